@@ -1,0 +1,3 @@
+//! (being written)
+mod kernel;
+pub use kernel::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
