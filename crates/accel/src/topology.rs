@@ -203,7 +203,8 @@ mod tests {
             ("proc/meminfo".into(), "MemTotal:       16367448 kB\nMemFree: 1 kB\n"),
             ("proc/self/cgroup".into(), "4:memory:/old\n0::/jobs/mine\n"),
             ("sys/fs/cgroup/jobs/cpu.max".into(), "150000 100000\n"),
-            ("sys/fs/cgroup/jobs/mine/cpu.max".into(), "max 100000\n"),
+            ("sys/fs/cgroup/jobs/mine/cpu.max".into(), "250000 100000\n"),
+            ("sys/fs/cgroup/cpu.max".into(), "400000 100000\n"),
         ];
         let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
         let root = root(&files);
