@@ -1,0 +1,56 @@
+//! `cargo xtask test`: everything that must pass, and nothing skipped in silence.
+
+use anyhow::Result;
+
+use crate::bench::EXPERIMENTS;
+use crate::peers;
+use crate::step::Report;
+use crate::valgrind;
+use crate::workspace::cargo;
+
+/// Programs run once, besides the experiments: package and arguments.
+const SMOKE: &[(&str, &[&str])] = &[
+    ("cellway-cli", &["info"]),
+    ("cellway-cli", &["kernels"]),
+    ("cellway-cli", &["demo"]),
+    ("entropy", &["Cargo.lock"]),
+];
+
+/// Runs all of it; the first step that fails ends the run.
+pub(crate) fn run() -> Result<()> {
+    let mut report = Report::default();
+    peers::prepare(&mut report);
+    let mut tests = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    tests.args(["--", "--show-output"]);
+    report.run("cargo test --workspace", tests)?;
+    for (package, arguments) in SMOKE {
+        smoke(&mut report, package, arguments)?;
+    }
+    // Small experiments: they are checked for running, not for speed.
+    for experiment in EXPERIMENTS {
+        smoke(&mut report, "cellway-cli", &["bench", experiment, "--quick"])?;
+    }
+    valgrind::check(&mut report)?;
+    report.finish()
+}
+
+/// Runs a program as its users do: built for release.
+fn smoke(report: &mut Report, package: &str, arguments: &[&str]) -> Result<()> {
+    let mut command = cargo(&["run", "--quiet", "--release", "--package", package, "--"]);
+    command.args(arguments);
+    report.run(&format!("{package} {}", arguments.join(" ")), command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::Workspace;
+
+    #[test]
+    fn every_example_is_run() {
+        for package in Workspace::read().unwrap().packages {
+            let run = SMOKE.iter().any(|(name, _)| *name == package.name);
+            assert!(run || !package.dir.starts_with("examples/"), "{} is not run", package.name);
+        }
+    }
+}
