@@ -15,6 +15,8 @@ mod tidy;
 mod valgrind;
 mod workspace;
 
+use std::process::ExitCode;
+
 use clap::Parser;
 
 /// Developer commands of this repository.
@@ -33,11 +35,19 @@ enum Command {
     Valgrind,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Command::parse() {
+fn main() -> ExitCode {
+    let result = match Command::parse() {
         Command::Test => test::run(),
         Command::Tidy => tidy::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Valgrind => valgrind::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Returned from main it would come with a backtrace.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
