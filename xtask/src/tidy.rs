@@ -13,6 +13,7 @@ pub(crate) fn run() -> Result<()> {
     let workspace = Workspace::read()?;
     let mut problems = edges::wrong(&workspace);
     problems.extend(source::missing_forbid(&workspace)?);
+    problems.extend(source::gone_modules(&workspace.root));
     let files = source::files(&workspace.root)?;
     for file in &files {
         problems.extend(source::problems(file));
