@@ -1,1 +1,96 @@
-//! (being written)
+//! The experiments of the papers on this machine: `cellway bench NAME`.
+//!
+//! Every experiment compares versions of the same work: they run in turn,
+//! round by round, must agree on the result, and are reported as medians with
+//! ratios formed within a round (see [`measure`]). `--quick` runs the same
+//! code with tiny parameters, as a test.
+
+pub mod args;
+pub mod chain;
+pub mod hw;
+mod irregular;
+mod listrank;
+pub mod machine;
+pub mod measure;
+pub mod permutation;
+mod probe;
+mod search;
+pub mod table;
+mod walk;
+
+use std::io::Write as _;
+
+use clap::{Subcommand, ValueEnum};
+
+use crate::args::IrregularArgs;
+use crate::irregular::Irregular as _;
+use crate::machine::Machine;
+use crate::table::Table;
+
+/// The experiments, as subcommands.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Bench {
+    /// Pointer chase through a random cycle: serial, interleaved by hand, threads
+    Walk(IrregularArgs),
+    /// The rank of every node of a random list: serial, by sublists
+    Listrank(IrregularArgs),
+    /// Hash table probes along chains of 8-15 nodes
+    Probe(IrregularArgs),
+    /// Binary search in a sorted array
+    Search(IrregularArgs),
+}
+
+/// How results are printed.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Tables of 80 columns
+    #[default]
+    Text,
+    /// An array of tables
+    Json,
+}
+
+/// Runs an experiment.
+///
+/// # Errors
+/// When there is not enough memory or disk, a transfer fails, or two versions
+/// of the same work disagree.
+pub fn tables(bench: &Bench) -> anyhow::Result<Vec<Table>> {
+    let machine = Machine::here();
+    let mut tables = match bench {
+        Bench::Walk(args) => vec![walk::Walk::run(args, &machine)?],
+        Bench::Listrank(args) => vec![listrank::ListRank::run(args, &machine)?],
+        Bench::Probe(args) => vec![probe::Probe::run(args, &machine)?],
+        Bench::Search(args) => vec![search::Search::run(args, &machine)?],
+    };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    for table in &mut tables {
+        table.command = format!("cellway {}", arguments.join(" "));
+    }
+    Ok(tables)
+}
+
+/// Runs an experiment and prints what it found on standard output.
+///
+/// # Errors
+/// As [`tables`], and when standard output cannot be written.
+pub fn run(bench: &Bench, format: Format) -> anyhow::Result<()> {
+    let tables = tables(bench)?;
+    let mut out = std::io::stdout().lock();
+    match format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &tables)?;
+            writeln!(out)?;
+        }
+        Format::Text => {
+            if let Some(first) = tables.first() {
+                write!(out, "{}", first.machine.to_text())?;
+            }
+            for table in &tables {
+                write!(out, "\n{}", table.to_text())?;
+            }
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
