@@ -1,0 +1,206 @@
+//! Inputs: what a path names, and whether it is still the same.
+
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, SeekFrom};
+
+use crate::direct::{self, DirectFile, DirectRefused};
+use crate::error::{InputError, InputErrorKind, shown};
+use crate::sequential::SequentialReader;
+use crate::{Kind, resident};
+
+/// Names looked through for one like a missing file's.
+const SIMILAR_NAMES_MAX: usize = 4096;
+
+/// Something to read.
+#[derive(Debug)]
+pub struct Input {
+    name: String,
+    /// `None` for standard input, which no name can be replaced under.
+    path: Option<PathBuf>,
+    file: Arc<File>,
+    kind: Kind,
+    len_bytes: Option<u64>,
+    opened: Metadata,
+}
+
+impl Input {
+    /// Opens `path`; `-` is standard input. Waits, as any program does, for a
+    /// FIFO's writer.
+    pub fn open(path: &Path) -> Result<Self, InputError> {
+        if path == Path::new("-") || path == Path::new("/dev/stdin") {
+            let name = "standard input".to_owned();
+            let stdin = io::stdin().as_fd().try_clone_to_owned();
+            let file = stdin.map_err(|error| InputError::read(&name, 0, &error))?;
+            return Self::of(name, None, file.into());
+        }
+        let name = shown(path);
+        // A terminal that is only read from must not become the controlling one.
+        let flags = OFlags::NOCTTY.bits() as i32;
+        let opened = File::options().read(true).custom_flags(flags).open(path);
+        let file = opened.map_err(|error| cannot_open(&name, path, &error))?;
+        Self::of(name, Some(path.to_owned()), file)
+    }
+
+    fn of(name: String, path: Option<PathBuf>, file: File) -> Result<Self, InputError> {
+        let failed = |error: io::Error| InputError::read(&name, 0, &error);
+        let opened = file.metadata().map_err(failed)?;
+        if opened.is_dir() {
+            return Err(not_a_file(&name, "is a directory"));
+        }
+        let (kind, len_bytes) = if opened.file_type().is_block_device() {
+            let end = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| failed(e.into()))?;
+            rustix::fs::seek(&file, SeekFrom::Start(0)).map_err(|e| failed(e.into()))?;
+            (Kind::BlockDevice, Some(end))
+        } else if opened.is_file() && is_positional(&file, opened.len()).map_err(failed)? {
+            (Kind::File, Some(opened.len()))
+        } else {
+            (Kind::Stream, None)
+        };
+        Ok(Self { name, path, file: Arc::new(file), kind, len_bytes, opened })
+    }
+
+    /// The name for messages.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its length in bytes when it was opened; `None` for a stream.
+    #[must_use]
+    pub fn len_bytes(&self) -> Option<u64> {
+        self.len_bytes
+    }
+
+    /// The descriptor, through the page cache.
+    #[must_use]
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Device and inode number: equal for two names of one file.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        (self.opened.dev(), self.opened.ino())
+    }
+
+    /// A second descriptor that bypasses the page cache, tried with a read.
+    pub fn open_direct(&self) -> Result<DirectFile, DirectRefused> {
+        direct::open(&self.name, &self.file, self.kind, OFlags::RDONLY)
+    }
+
+    /// The share of its pages that are cached, 0 to 1, from a sample of 64;
+    /// `None` for streams and where the kernel does not tell.
+    #[must_use]
+    pub fn resident_share(&self) -> Option<f64> {
+        resident::share(&self.file, self.len_bytes?)
+    }
+
+    /// Reads it from start to end; one reader at a time.
+    #[must_use]
+    pub fn sequential(&self) -> SequentialReader {
+        SequentialReader::new(&self.name, Arc::clone(&self.file))
+    }
+
+    /// What happened to a file since it was opened: `None` if it still has its
+    /// size and time of change and its name still leads to it. For
+    /// [`InputError::changed`]. Ask before the output is committed, which may
+    /// take the input's name.
+    pub fn changed(&self) -> Result<Option<String>, InputError> {
+        if self.kind != Kind::File {
+            return Ok(None);
+        }
+        let now = self.file.metadata().map_err(|error| InputError::read(&self.name, 0, &error))?;
+        let (was_bytes, now_bytes) = (self.opened.len(), now.len());
+        if was_bytes != now_bytes {
+            let what = format!("went from {was_bytes} to {now_bytes} bytes while it was read");
+            return Ok(Some(what));
+        }
+        if modified(&now) != modified(&self.opened) {
+            return Ok(Some("was written to while it was read".to_owned()));
+        }
+        // A file that was removed could still be read to its end.
+        let named = self.path.as_ref().and_then(|path| path.metadata().ok());
+        let replaced = named.is_some_and(|named| (named.dev(), named.ino()) != self.identity());
+        Ok(replaced.then(|| "was replaced by another file while it was read".to_owned()))
+    }
+}
+
+fn modified(stat: &Metadata) -> (i64, i64) {
+    (stat.mtime(), stat.mtime_nsec())
+}
+
+/// Whether a regular file can be read by offset from its start: not standard
+/// input that was read from before, and not a file of /proc, which says it has
+/// no bytes and gives some.
+fn is_positional(file: &File, len_bytes: u64) -> io::Result<bool> {
+    let position = rustix::fs::tell(file)?;
+    Ok(position == 0 && (len_bytes > 0 || file.read_at(&mut [0], 0)? == 0))
+}
+
+fn not_a_file(name: &str, what: &str) -> InputError {
+    InputError::new(InputErrorKind::NotAFile, name, what, "name a file, a device or a pipe")
+}
+
+fn cannot_open(name: &str, path: &Path, error: &io::Error) -> InputError {
+    match error.kind() {
+        ErrorKind::NotFound => missing(name, path),
+        ErrorKind::PermissionDenied => {
+            let cure = "ask its owner for the right to read it (`ls -l` shows who has it)";
+            InputError::new(InputErrorKind::Denied, name, "permission denied", cure)
+        }
+        // What opening a socket answers.
+        _ if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => {
+            not_a_file(name, "is a socket, or its device is gone")
+        }
+        _ => {
+            let what = format!("cannot be opened: {error}");
+            InputError::new(InputErrorKind::Read, name, what, "check the name")
+        }
+    }
+}
+
+fn missing(name: &str, path: &Path) -> InputError {
+    let (what, cure) = if let Ok(target) = path.read_link() {
+        let what = format!("is a link to {}, which does not exist", shown(&target));
+        (what, "repair the link".to_owned())
+    } else if let Some(similar) = similar(path) {
+        ("no such file".to_owned(), format!("did you mean {}?", shown(&similar)))
+    } else {
+        ("no such file".to_owned(), "check the name".to_owned())
+    };
+    InputError::new(InputErrorKind::Missing, name, what, cure)
+}
+
+/// The file in the same folder with the name most like `path`'s.
+fn similar(path: &Path) -> Option<PathBuf> {
+    let wanted = path.file_name()?.to_str()?;
+    let parent = path.parent()?;
+    let folder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let typos_max = wanted.chars().count().div_ceil(4).min(3);
+    let names = folder.read_dir().ok()?.take(SIMILAR_NAMES_MAX).flatten();
+    names
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .map(|name| (typos(wanted, &name), name))
+        .filter(|(typos, _)| *typos <= typos_max)
+        .min()
+        .map(|(_, name)| parent.join(name))
+}
+
+fn typos(wanted: &str, name: &str) -> usize {
+    strsim::osa_distance(&wanted.to_lowercase(), &name.to_lowercase())
+}
+
+#[cfg(test)]
+mod tests;

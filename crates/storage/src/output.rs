@@ -1,0 +1,246 @@
+//! Outputs: whole under their name, or not there.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Gid, Mode, OFlags, SeekFrom, Stat, Uid};
+use rustix::io::Errno;
+
+use crate::Kind;
+use crate::direct::{self, DirectFile, DirectRefused};
+use crate::error::{OutputError, OutputErrorKind, shown};
+use crate::name::{Name, is_file, not_a_file};
+use crate::sequential::SequentialWriter;
+use crate::unfinished::Hidden;
+use crate::{publish, space};
+
+/// How an output is made.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Replace an existing file, or overwrite a block device.
+    pub force: bool,
+    /// Its length in bytes, where that is known: the space is claimed at once,
+    /// so that a full disk shows before the work, and the file gets exactly
+    /// that length.
+    pub len_bytes: Option<u64>,
+}
+
+/// Something to write. A file appears under its name in [`Output::commit`];
+/// dropping it before leaves nothing. Pipes and devices are written straight.
+#[derive(Debug)]
+pub struct Output {
+    name: String,
+    file: Arc<File>,
+    kind: Kind,
+    len_bytes: Option<u64>,
+    /// `None` for what is written straight.
+    pending: Option<Pending>,
+}
+
+/// A file that has no name yet.
+#[derive(Debug)]
+struct Pending {
+    name: Name,
+    force: bool,
+    old: Option<Stat>,
+    hidden: Option<Hidden>,
+}
+
+impl Output {
+    /// Opens `path`; `-` is standard output, which is written straight
+    /// whatever it is. Symbolic links are followed to the end, so the file a
+    /// link stands for is replaced and the link stays; of a file with several
+    /// hard links only this name is. Waits for a FIFO's reader.
+    pub fn create(path: &Path, options: &Options) -> Result<Self, OutputError> {
+        Self::create_by(path, options, true)
+    }
+
+    /// With `unnamed` false as on a file system without `O_TMPFILE`.
+    fn create_by(path: &Path, options: &Options, unnamed: bool) -> Result<Self, OutputError> {
+        if path == Path::new("-") || path == Path::new("/dev/stdout") {
+            let name = "standard output".to_owned();
+            let stdout = io::stdout().as_fd().try_clone_to_owned();
+            let file = stdout.map_err(|error| OutputError::write(&name, 0, &error))?;
+            return Ok(Self::straight(name, file.into(), Kind::Stream));
+        }
+        let name = shown(path);
+        match path.metadata() {
+            Ok(found) if found.is_dir() => Err(not_a_file(&name, "is a directory")),
+            Ok(found) if !found.is_file() => Self::open_straight(name, path, &found, options),
+            _ => Self::create_file(name, path, options, unnamed),
+        }
+    }
+
+    fn straight(name: String, file: File, kind: Kind) -> Self {
+        Self { name, file: Arc::new(file), kind, len_bytes: None, pending: None }
+    }
+
+    fn open_straight(
+        name: String,
+        path: &Path,
+        found: &Metadata,
+        options: &Options,
+    ) -> Result<Self, OutputError> {
+        let block_device = found.file_type().is_block_device();
+        if block_device && !options.force {
+            let what = "is a block device, whose content would be lost";
+            return Err(OutputError::new(OutputErrorKind::Exists, &name, what, "give --force"));
+        }
+        // Exclusive means for a block device: not while it is mounted.
+        let flags = OFlags::NOCTTY | if block_device { OFlags::EXCL } else { OFlags::empty() };
+        let flags = flags.bits() as i32;
+        let opened = File::options().write(true).custom_flags(flags).open(path);
+        let file = opened.map_err(|error| cannot_open(&name, &error))?;
+        if !block_device {
+            return Ok(Self::straight(name, file, Kind::Stream));
+        }
+        let size = rustix::fs::seek(&file, SeekFrom::End(0))
+            .and_then(|size_bytes| rustix::fs::seek(&file, SeekFrom::Start(0)).map(|_| size_bytes))
+            .map_err(|error| OutputError::write(&name, 0, &error.into()))?;
+        if let Some(len) = options.len_bytes.filter(|len_bytes| *len_bytes > size) {
+            let what = format!("has {size} bytes, {len} are needed");
+            let cure = "write to a larger device";
+            return Err(OutputError::new(OutputErrorKind::NoSpace, &name, what, cure));
+        }
+        Ok(Self::straight(name, file, Kind::BlockDevice))
+    }
+
+    fn create_file(
+        shown_as: String,
+        path: &Path,
+        options: &Options,
+        unnamed: bool,
+    ) -> Result<Self, OutputError> {
+        let failed = |error: Errno| OutputError::os(&shown_as, "cannot be written", &error.into());
+        let name = Name::resolve(&shown_as, path)?;
+        let old = name.stat().map_err(failed)?;
+        if let Some(old) = &old {
+            if !is_file(old) {
+                return Err(not_a_file(&shown_as, "is not a file any more"));
+            }
+            if !options.force {
+                return Err(exists(&shown_as));
+            }
+            name.check_replaceable(&shown_as, old)?;
+        }
+        // Who may read the old one is settled at the end; till then, nobody else.
+        let mode = if old.is_some() { 0o600 } else { 0o666 };
+        let (file, hidden) =
+            publish::create(&name, Mode::from_raw_mode(mode), unnamed).map_err(|error| {
+                let doing = format!("no file can be made in {}", shown(&name.dir_path));
+                OutputError::os(&shown_as, &doing, &error.into())
+            })?;
+        let len_bytes = options.len_bytes;
+        space::reserve(&shown_as, &file, &name.dir_path, len_bytes.unwrap_or(0))?;
+        let pending = Some(Pending { name, force: options.force, old, hidden });
+        Ok(Self { name: shown_as, file: Arc::new(file), kind: Kind::File, len_bytes, pending })
+    }
+
+    /// The name for messages.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is; standard output is a stream even when it leads to a file.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The descriptor, through the page cache. A file can also be read back.
+    #[must_use]
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// A second descriptor that bypasses the page cache. A last write may
+    /// reach past a file's length; [`Output::commit`] cuts it off if
+    /// [`Options::len_bytes`] was given.
+    pub fn open_direct(&self) -> Result<DirectFile, DirectRefused> {
+        direct::open(&self.name, &self.file, self.kind, OFlags::RDWR)
+    }
+
+    /// Writes it from start to end; one writer at a time.
+    #[must_use]
+    pub fn sequential(&self) -> SequentialWriter {
+        SequentialWriter::new(&self.name, Arc::clone(&self.file))
+    }
+
+    /// Ends the output: a file gets its exact length, its mode (that of the
+    /// file it replaces, with its owner where allowed; else 0666 less the
+    /// umask) and its name, which nothing may have taken meanwhile unless
+    /// `force` was given. With `sync` all of it is on the disk at return;
+    /// without, a power loss may take it. Nobody may write to it any more.
+    pub fn commit(self, sync: bool) -> Result<(), OutputError> {
+        let Self { name: shown_as, file, kind, len_bytes, pending } = self;
+        let failed = |doing: &'static str| {
+            let shown_as = shown_as.clone();
+            move |error: Errno| OutputError::os(&shown_as, doing, &error.into())
+        };
+        if let (Some(len_bytes), Some(_)) = (len_bytes, &pending) {
+            rustix::fs::ftruncate(&file, len_bytes).map_err(failed("cannot be cut to length"))?;
+        }
+        if let Some(old) = pending.as_ref().and_then(|pending| pending.old.as_ref()) {
+            take_rights(&file, old).map_err(failed("cannot be given the old file's mode"))?;
+        }
+        if sync && kind != Kind::Stream {
+            rustix::io::retry_on_intr(|| rustix::fs::fsync(&file))
+                .map_err(failed("cannot be brought to the disk"))?;
+        }
+        let Some(Pending { name, force, hidden, .. }) = pending else {
+            return Ok(());
+        };
+        publish::publish(&file, &name, force, hidden).map_err(|error| match error {
+            Errno::EXIST => exists(&shown_as),
+            Errno::ISDIR => not_a_file(&shown_as, "has become a directory"),
+            other => failed("cannot be given its name")(other),
+        })?;
+        if sync {
+            publish::sync_dir(&file, &name.dir)
+                .map_err(failed("is written, but its name may not survive a power loss"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives `file` the owner, where that is allowed, and the mode of `old`.
+fn take_rights(file: &File, old: &Stat) -> rustix::io::Result<()> {
+    let new = rustix::fs::fstat(file)?;
+    let (uid, gid) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
+    let same = (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid);
+    let kept = same || rustix::fs::fchown(file, Some(uid), Some(gid)).is_ok();
+    if !kept {
+        // A member of the group may at least give it to the group.
+        let _ = rustix::fs::fchown(file, None, Some(gid));
+    }
+    let mut mode = Mode::from_raw_mode(old.st_mode);
+    if !kept {
+        // Set-user-id is meant for the old owner alone.
+        mode -= Mode::SUID | Mode::SGID;
+    }
+    rustix::fs::fchmod(file, mode)
+}
+
+fn exists(shown_as: &str) -> OutputError {
+    let cure = "give --force to replace it, or another name";
+    OutputError::new(OutputErrorKind::Exists, shown_as, "exists already", cure)
+}
+
+fn cannot_open(name: &str, error: &io::Error) -> OutputError {
+    match Errno::from_io_error(error) {
+        Some(Errno::BUSY) => {
+            let what = "is in use, perhaps mounted";
+            OutputError::new(OutputErrorKind::Unwritable, name, what, "unmount it first")
+        }
+        Some(Errno::NXIO) => not_a_file(name, "is a socket, or its device is gone"),
+        _ => OutputError::os(name, "cannot be opened", error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

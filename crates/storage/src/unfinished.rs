@@ -1,0 +1,123 @@
+//! Which temporary files have a name, so that a signal can take them away.
+
+use std::ffi::OsString;
+use std::hash::{BuildHasher as _, RandomState};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+/// Random names tried before giving up; the second is never needed in practice.
+const NAMES_MAX: usize = 16;
+/// A file name has at most 255 bytes; this much of the output's own is shown.
+const OWN_NAME_BYTES_MAX: usize = 200;
+
+static HIDDEN: Mutex<List> = Mutex::new(List(Vec::new()));
+
+/// The hidden files there are now. Whoever holds it is alone in giving and
+/// taking names.
+#[derive(Debug)]
+pub(crate) struct List(Vec<Arc<Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    dir: Arc<OwnedFd>,
+    name: OsString,
+}
+
+/// A hidden temporary file; dropping it removes it, unless it was forgotten
+/// because it got its final name. Takes the lock: never drop it under it.
+#[derive(Debug)]
+pub(crate) struct Hidden(Arc<Entry>);
+
+/// While this lives no output gets its name and no temporary file is made.
+/// Keep it until the process exits.
+#[derive(Debug)]
+#[must_use = "keep it until the process exits, or an output may still appear"]
+pub struct Halted(#[expect(dead_code, reason = "holding the lock is its use")] Locked);
+
+pub(crate) type Locked = MutexGuard<'static, List>;
+
+/// Removes the temporary files of all unfinished outputs, and halts whatever
+/// would finish or start one. For the thread that handles `SIGINT` and
+/// `SIGTERM`, just before it exits.
+pub fn remove_unfinished() -> Halted {
+    let mut list = lock();
+    for entry in list.0.drain(..) {
+        entry.remove();
+    }
+    Halted(list)
+}
+
+/// Waits for the list.
+pub(crate) fn lock() -> Locked {
+    HIDDEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl List {
+    /// Makes a hidden file in `dir` that `make` creates under the name it is
+    /// given, with an error if there is such a name already.
+    pub(crate) fn create<T>(
+        &mut self,
+        dir: &Arc<OwnedFd>,
+        own_name: &OsString,
+        mut make: impl FnMut(&OsString) -> rustix::io::Result<T>,
+    ) -> rustix::io::Result<(Hidden, T)> {
+        for _ in 0..NAMES_MAX {
+            let name = hidden_name(own_name);
+            match make(&name) {
+                Ok(made) => {
+                    let entry = Arc::new(Entry { dir: Arc::clone(dir), name });
+                    self.0.push(Arc::clone(&entry));
+                    return Ok((Hidden(entry), made));
+                }
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    /// Forgets `hidden`, which no longer has its hidden name. False if it was
+    /// removed before.
+    pub(crate) fn forget(&mut self, hidden: &Hidden) -> bool {
+        let place = self.0.iter().position(|entry| Arc::ptr_eq(entry, &hidden.0));
+        place.map(|place| self.0.swap_remove(place)).is_some()
+    }
+}
+
+impl Hidden {
+    pub(crate) fn name(&self) -> &OsString {
+        &self.0.name
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        if lock().forget(self) {
+            self.0.remove();
+        }
+    }
+}
+
+impl Entry {
+    fn remove(&self) {
+        // Whether it was there or not, there is nothing more to be done.
+        let _ = rustix::fs::unlinkat(&*self.dir, &self.name, AtFlags::empty());
+    }
+}
+
+/// `.NAME.cellway-` and 16 random hex digits.
+fn hidden_name(own_name: &OsString) -> OsString {
+    let own_name = own_name.to_string_lossy();
+    let own_name = &own_name[..own_name.floor_char_boundary(OWN_NAME_BYTES_MAX)];
+    let random = RandomState::new().hash_one(std::process::id());
+    format!(".{own_name}.cellway-{random:016x}").into()
+}
+
+/// Whether somebody holds the list.
+#[cfg(test)]
+pub(crate) fn is_locked() -> bool {
+    matches!(HIDDEN.try_lock(), Err(std::sync::TryLockError::WouldBlock))
+}
