@@ -19,8 +19,8 @@ pub(super) fn dead_links(root: &Path, file: &File) -> Vec<String> {
     for event in Parser::new(&file.text) {
         if let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event {
             let target = dest_url.split('#').next().unwrap_or_default();
-            // An empty path is this file; a colon ends a scheme.
-            if !target.is_empty() && !target.contains(':') && !dir.join(target).exists() {
+            // A colon ends the scheme of a link to elsewhere.
+            if !target.contains(':') && !dir.join(target).exists() {
                 problems.push(format!("{}: the link {dest_url} leads nowhere", file.path));
             }
         }
