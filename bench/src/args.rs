@@ -74,7 +74,8 @@ impl IrregularArgs {
     #[must_use]
     pub fn footprints(&self, machine: &Machine) -> Vec<u64> {
         match (self.rounds.quick, self.bytes.is_empty()) {
-            (true, _) => vec![64 << 10, 1 << 20],
+            // One footprint that accelerators take for near, and one they do not.
+            (true, _) => vec![64 << 10, 2 * machine.l2_bytes.max(1 << 20)],
             (false, false) => self.bytes.clone(),
             (false, true) => {
                 vec![

@@ -131,8 +131,10 @@ impl<T> Mem<T> {
             Pages::Small => Advice::LinuxNoHugepage,
             Pages::Huge => Advice::LinuxHugepage,
         };
-        // SAFETY: the range lies inside the mapping just made; the advice only picks page sizes.
-        let advised = unsafe { madvise(first.as_ptr().cast(), bytes, advice) };
+        let whole_pages = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        // SAFETY: the range lies inside the mapping just made, which is two
+        // huge pages longer than asked for; the advice only picks page sizes.
+        let advised = unsafe { madvise(first.as_ptr().cast(), whole_pages, advice) };
         if advised.is_err() && pages == Pages::Huge {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,

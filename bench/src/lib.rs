@@ -14,6 +14,7 @@ pub mod machine;
 pub mod measure;
 pub mod permutation;
 mod probe;
+mod program;
 mod search;
 pub mod table;
 mod walk;

@@ -6,15 +6,17 @@
 //! number at a time -, sums up the sublists' lengths in list order, and adds
 //! to each node's rank what lies before its sublist.
 
-use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
+
+use accel::Lent;
 
 use crate::hw::{Mem, Pages, prefetch};
 use crate::irregular::Irregular;
 use crate::measure::{Sample, Version};
 use crate::permutation::Permutation;
+use crate::program::one_accelerator;
 
 /// Nodes per sublist on average. Small enough that the last sublists to end
 /// do not matter, large enough that their number does not either.
@@ -36,8 +38,9 @@ pub(crate) struct Node {
 }
 
 /// What walking a sublist found out.
-#[derive(Clone, Copy, Default)]
-struct Sublist {
+#[derive(Clone, Copy)]
+struct Found {
+    sublist: u32,
     nodes: u64,
     /// The sublist that follows in the list.
     next: Option<u32>,
@@ -53,6 +56,7 @@ struct Walker {
     sublist: u32,
     at: u32,
     rank: u64,
+    next: Option<u32>,
 }
 
 impl ListRank {
@@ -85,22 +89,19 @@ impl ListRank {
         }
     }
 
-    /// Ranks by sublists; `walk` ranks within all of them, storing what it finds.
-    fn by_sublists(
-        &self,
-        walk: impl FnOnce(&[Cell<Sublist>]) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let found = vec![Cell::new(Sublist::default()); self.sublists() as usize];
+    /// Ranks by sublists; `walk` ranks within each of them and says what it found.
+    fn by_sublists(&self, walk: impl FnOnce() -> anyhow::Result<Vec<Found>>) -> anyhow::Result<()> {
         for sublist in 0..self.sublists() {
             self.nodes[self.head(sublist) as usize].sublist.store(sublist | HEAD, Relaxed);
         }
-        walk(&found)?;
+        let mut found = walk()?;
+        found.sort_unstable_by_key(|found| found.sublist);
         let mut before = vec![0; found.len()];
         let (mut at, mut nodes_before) = (Some(0), 0);
         while let Some(sublist) = at {
             before[sublist as usize] = nodes_before;
-            nodes_before += found[sublist as usize].get().nodes;
-            at = found[sublist as usize].get().next;
+            nodes_before += found[sublist as usize].nodes;
+            at = found[sublist as usize].next;
         }
         for node in self.nodes.iter() {
             let sublist = node.sublist.load(Relaxed) & !HEAD;
@@ -111,34 +112,50 @@ impl ListRank {
     }
 
     fn walker(&self, sublist: u32) -> Walker {
-        Walker { sublist, at: self.head(sublist), rank: 0 }
+        Walker { sublist, at: self.head(sublist), rank: 0, next: None }
     }
 
-    fn hand(&self, depth: usize, found: &[Cell<Sublist>]) {
+    fn hand(&self, depth: usize) -> Vec<Found> {
         let mut heads = 0..self.sublists();
+        let mut found = Vec::with_capacity(heads.len());
         let mut walkers: Vec<Walker> = heads.by_ref().take(depth).map(|s| self.walker(s)).collect();
         while !walkers.is_empty() {
             let mut index = 0;
             while index < walkers.len() {
                 let walker = &mut walkers[index];
-                let ended = match walker.at {
-                    END => Some(None),
-                    at => walker.step(&self.nodes[at as usize]).map(Some),
-                };
-                if let Some(next) = ended {
-                    found[walker.sublist as usize].set(Sublist { nodes: walker.rank, next });
-                    match heads.next() {
-                        Some(sublist) => walkers[index] = self.walker(sublist),
-                        None => _ = walkers.swap_remove(index),
-                    }
-                } else {
+                if walker.step(&self.nodes[walker.at as usize]) {
+                    prefetch(&self.nodes[walker.at as usize]);
                     index += 1;
-                    if let Some(node) = self.nodes.get(walker.at as usize) {
-                        prefetch(node);
-                    }
+                    continue;
+                }
+                found.push(walker.found());
+                match heads.next() {
+                    Some(sublist) => walkers[index] = self.walker(sublist),
+                    None => _ = walkers.swap_remove(index),
                 }
             }
         }
+        found
+    }
+
+    /// One sublist per thread at a time: the serial walk, ended by the next head.
+    fn threads(&self, threads: usize) -> anyhow::Result<Vec<Found>> {
+        let nodes = Lent::new(&self.nodes);
+        let heads = AtomicU32::new(0);
+        let heads = &heads;
+        let found = accel::run(&one_accelerator(threads), |cx, _| async move {
+            let mut found = Vec::new();
+            loop {
+                let sublist = heads.fetch_add(1, Relaxed);
+                if sublist >= self.sublists() {
+                    return found;
+                }
+                let mut walker = self.walker(sublist);
+                while walker.step(cx.load(&nodes, walker.at as usize).await) {}
+                found.push(walker.found());
+            }
+        })?;
+        Ok(found.concat())
     }
 
     /// A sum that depends on the rank of every node; forgets the ranks, so that
@@ -160,20 +177,25 @@ impl ListRank {
 }
 
 impl Walker {
-    /// Ranks `node`, which lies at `self.at`, and goes on; or finds the head
-    /// of another sublist there, and says which.
+    /// Ranks `node`, which lies at `self.at`, and goes on to the next; `false`
+    /// at the end of the list, or when `node` heads another sublist.
     #[inline(always)]
-    fn step(&mut self, node: &Node) -> Option<u32> {
+    fn step(&mut self, node: &Node) -> bool {
         let mark = node.sublist.load(Relaxed);
         if mark & HEAD == 0 {
             node.sublist.store(self.sublist, Relaxed);
         } else if mark & !HEAD != self.sublist {
-            return Some(mark & !HEAD);
+            self.next = Some(mark & !HEAD);
+            return false;
         }
         node.rank.store(self.rank, Relaxed);
         self.rank += 1;
         self.at = node.next;
-        None
+        node.next != END
+    }
+
+    fn found(&self) -> Found {
+        Found { sublist: self.sublist, nodes: self.rank, next: self.next }
     }
 }
 
@@ -209,16 +231,14 @@ impl Irregular for ListRank {
             })
         });
         let hand = depths.iter().map(|&depth| {
-            Version::new("hand", depth, move || {
-                self.sample(|| {
-                    self.by_sublists(|found| {
-                        self.hand(depth, found);
-                        Ok(())
-                    })
-                })
-            })
+            let rank = move || self.by_sublists(|| Ok(self.hand(depth)));
+            Version::new("hand", depth, move || self.sample(rank))
         });
-        std::iter::once(serial).chain(hand).collect()
+        let threads = depths.iter().map(|&depth| {
+            let rank = move || self.by_sublists(|| self.threads(depth));
+            Version::new("threads", depth, move || self.sample(rank))
+        });
+        std::iter::once(serial).chain(hand).chain(threads).collect()
     }
 }
 
@@ -240,12 +260,11 @@ mod tests {
             assert_eq!(ranks(&list), places, "serial, {nodes} nodes");
             for depth in [1, 2, 5, 64] {
                 list.check_and_forget();
-                let walk = |found: &[Cell<Sublist>]| {
-                    list.hand(depth, found);
-                    Ok(())
-                };
-                list.by_sublists(walk).unwrap();
+                list.by_sublists(|| Ok(list.hand(depth))).unwrap();
                 assert_eq!(ranks(&list), places, "hand {depth}, {nodes} nodes");
+                list.check_and_forget();
+                list.by_sublists(|| list.threads(depth)).unwrap();
+                assert_eq!(ranks(&list), places, "threads {depth}, {nodes} nodes");
             }
         }
     }

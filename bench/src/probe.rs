@@ -3,10 +3,13 @@
 
 use std::io;
 
+use accel::{Cx, Lent};
+
 use crate::hw::{Mem, Pages, prefetch};
 use crate::irregular::Irregular;
 use crate::measure::{Sample, Version};
 use crate::permutation::{Permutation, odd_inverse};
+use crate::program::{Stopwatch, one_accelerator, run_timed};
 
 /// Eight buckets in a row have chains of 8, 9, .. 15 nodes: where each starts
 /// among the nodes of the eight.
@@ -94,6 +97,34 @@ impl Probe {
             }
         }
         sum
+    }
+
+    /// `look_up` with each load replaced by one that waits its turn.
+    async fn look_up_in_turn(&self, cx: &Cx<'_>, key: u64) -> Option<u64> {
+        let (heads, entries) = (Lent::new(&self.heads), Lent::new(&self.entries));
+        let mut at = *cx.load(&heads, self.bucket(key)).await;
+        while at != NONE {
+            let entry = cx.load(&entries, at as usize).await;
+            if entry.key == key {
+                return Some(entry.value);
+            }
+            at = entry.next;
+        }
+        None
+    }
+
+    /// The serial loop, by any number of threads, each with its share of the keys.
+    fn threads(&self, threads: usize) -> anyhow::Result<Sample> {
+        run_timed(&one_accelerator(threads), self.probes(), |cx, at| async move {
+            let watch = Stopwatch::start();
+            let mut sum = 0_u64;
+            for _ in 0..self.laps {
+                for &key in self.keys.iter().skip(at.index()).step_by(at.count()) {
+                    sum = sum.wrapping_add(self.look_up_in_turn(&cx, key).await.unwrap_or(1));
+                }
+            }
+            Ok(watch.stop(sum))
+        })
     }
 
     fn start(&self, key: u64) -> Cursor {
@@ -192,7 +223,9 @@ impl Irregular for Probe {
         let hand = depths.iter().map(|&depth| {
             Version::new("hand", depth, move || Ok(Sample::of(self.probes(), || self.hand(depth))))
         });
-        std::iter::once(serial).chain(hand).collect()
+        let threads =
+            depths.iter().map(|&depth| Version::new("threads", depth, move || self.threads(depth)));
+        std::iter::once(serial).chain(hand).chain(threads).collect()
     }
 }
 
@@ -228,6 +261,7 @@ mod tests {
         let serial = table.serial();
         for depth in [1, 2, 7, 64] {
             assert_eq!(table.hand(depth), serial, "depth {depth}");
+            assert_eq!(table.threads(depth).unwrap().check, Some(serial), "{depth} threads");
         }
     }
 }

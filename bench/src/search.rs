@@ -3,10 +3,13 @@
 
 use std::io;
 
+use accel::{Cx, Lent};
+
 use crate::hw::{Mem, Pages, prefetch};
 use crate::irregular::Irregular;
 use crate::measure::{Sample, Version};
 use crate::permutation::Permutation;
+use crate::program::{Stopwatch, one_accelerator, run_timed};
 
 /// Fewest searches of a run: their last steps touch several times what a
 /// last-level cache keeps of the array.
@@ -67,6 +70,31 @@ impl Search {
         sum
     }
 
+    /// `branchless` with each load replaced by one that waits its turn.
+    async fn branchless_in_turn(&self, cx: &Cx<'_>, query: u64) -> u64 {
+        let keys = Lent::new(&self.keys);
+        let (mut from, mut len) = (0, self.keys.len());
+        while len > 1 {
+            let half = len / 2;
+            let upper = *cx.load(&keys, from + half).await <= query;
+            from = std::hint::select_unpredictable(upper, from + half, from);
+            len -= half;
+        }
+        (from + usize::from(self.keys[from] <= query)) as u64
+    }
+
+    /// The serial loop, by any number of threads, each with its share of the queries.
+    fn threads(&self, threads: usize) -> anyhow::Result<Sample> {
+        run_timed(&one_accelerator(threads), self.searches(), |cx, at| async move {
+            let watch = Stopwatch::start();
+            let mut sum = 0_u64;
+            for &query in self.queries.iter().skip(at.index()).step_by(at.count()) {
+                sum = sum.wrapping_add(self.branchless_in_turn(&cx, query).await);
+            }
+            Ok(watch.stop(sum))
+        })
+    }
+
     fn all(&self, search: impl Fn(u64) -> u64) -> u64 {
         self.queries.iter().fold(0, |sum, &query| sum.wrapping_add(search(query)))
     }
@@ -104,7 +132,9 @@ impl Irregular for Search {
                 Ok(Sample::of(self.searches(), || self.hand(depth)))
             })
         });
-        [serial, branchless].into_iter().chain(hand).collect()
+        let threads =
+            depths.iter().map(|&depth| Version::new("threads", depth, move || self.threads(depth)));
+        [serial, branchless].into_iter().chain(hand).chain(threads).collect()
     }
 }
 
@@ -124,6 +154,8 @@ mod tests {
             let sum = array.all(|query| array.standard(query));
             for depth in [1, 3, 64] {
                 assert_eq!(array.hand(depth), sum, "{keys} keys, depth {depth}");
+                let threads = array.threads(depth).unwrap();
+                assert_eq!(threads.check, Some(sum), "{keys} keys, {depth} threads");
             }
         }
     }

@@ -3,10 +3,13 @@
 
 use std::io;
 
+use accel::Lent;
+
 use crate::hw::{Mem, Pages, prefetch};
 use crate::irregular::Irregular;
 use crate::measure::{Sample, Version};
 use crate::permutation::Permutation;
+use crate::program::{Stopwatch, one_accelerator, run_timed};
 
 /// Fewest hops of a run: small footprints are walked several times.
 const HOPS_MIN: u64 = 1 << 20;
@@ -65,6 +68,25 @@ impl Walk {
         rest.fold(sum, u64::wrapping_add)
     }
 
+    /// The serial loop, by any number of threads, each on its part of the cycle.
+    fn threads(&self, threads: usize) -> anyhow::Result<Sample> {
+        let nodes = Lent::new(&self.nodes);
+        run_timed(&one_accelerator(threads), self.hops(), |cx, at| async move {
+            let watch = Stopwatch::start();
+            let (start, hops) = self.chain(at.index(), at.count());
+            let mut sum = 0_u64;
+            for _ in 0..self.laps {
+                let mut place = start;
+                for _ in 0..hops {
+                    let node = cx.load(&nodes, place as usize).await;
+                    sum = sum.wrapping_add(node.payload[0]);
+                    place = node.next;
+                }
+            }
+            Ok(watch.stop(sum))
+        })
+    }
+
     fn sample(&self, lap: impl Fn() -> u64) -> Sample {
         Sample::of(self.hops(), || (0..self.laps).fold(0, |sum, _| sum.wrapping_add(lap())))
     }
@@ -96,7 +118,9 @@ impl Irregular for Walk {
         let hand = depths.iter().map(|&depth| {
             Version::new("hand", depth, move || Ok(self.sample(|| self.hand(depth))))
         });
-        std::iter::once(serial).chain(hand).collect()
+        let threads =
+            depths.iter().map(|&depth| Version::new("threads", depth, move || self.threads(depth)));
+        std::iter::once(serial).chain(hand).chain(threads).collect()
     }
 }
 
@@ -111,6 +135,8 @@ mod tests {
         assert_eq!(walk.serial(walk.chain(0, 1).0, 1000), all);
         for depth in [1, 2, 7, 64] {
             assert_eq!(walk.hand(depth), all, "depth {depth}");
+            let threads = walk.threads(depth).unwrap();
+            assert_eq!(threads.check, Some(all * walk.laps), "{depth} threads");
         }
     }
 }

@@ -1,0 +1,59 @@
+//! What all programs of the experiments share: one accelerator of so many
+//! threads, timed from the first thread's start to the last one's end.
+
+use std::future::Future;
+use std::time::Instant;
+
+use accel::{Config, Cx, Place};
+
+use crate::measure::Sample;
+
+/// The MFC's transfers in flight, and the default of [`Config::depth`].
+const DEPTH: usize = 16;
+
+/// One accelerator with `threads` threads, each of which may have a transfer in flight.
+pub(crate) fn one_accelerator(threads: usize) -> Config {
+    Config { accelerators: 1, threads, depth: threads.max(DEPTH), ..Config::default() }
+}
+
+/// When a thread began.
+pub(crate) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Ends a thread that computed `check`.
+    pub(crate) fn stop(self, check: u64) -> Lap {
+        Lap { start: self.0, end: Instant::now(), check }
+    }
+}
+
+/// When a thread began and ended, and its share of the check sum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lap {
+    start: Instant,
+    end: Instant,
+    check: u64,
+}
+
+/// Runs a program whose threads together handle `items` items.
+pub(crate) fn run_timed<'env, F, P>(
+    config: &Config,
+    items: u64,
+    program: P,
+) -> anyhow::Result<Sample>
+where
+    F: Future<Output = anyhow::Result<Lap>> + 'env,
+    P: Fn(Cx<'env>, Place) -> F + Sync,
+{
+    let laps = accel::run(config, program)?.into_iter().collect::<anyhow::Result<Vec<Lap>>>()?;
+    let (Some(start), Some(end)) =
+        (laps.iter().map(|lap| lap.start).min(), laps.iter().map(|lap| lap.end).max())
+    else {
+        anyhow::bail!("a program without threads cannot be timed; use --threads 1 or more");
+    };
+    let check = laps.iter().fold(0_u64, |sum, lap| sum.wrapping_add(lap.check));
+    Ok(Sample { seconds: (end - start).as_secs_f64(), items, check: Some(check) })
+}
