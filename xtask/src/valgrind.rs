@@ -13,7 +13,7 @@ const CHECKED: &[(&str, &str)] = &[("cellway-accel", "drop")];
 /// Every program that cargo runs, runs in this.
 const RUNNER: &str = "target.'cfg(all())'.runner = [\
     'valgrind', '--quiet', '--error-exitcode=99', '--leak-check=full', \
-    '--errors-for-leak-kinds=definite', '--num-callers=30']";
+    '--show-leak-kinds=definite', '--errors-for-leak-kinds=definite', '--num-callers=30']";
 
 /// Runs the checks and reports.
 pub(crate) fn run() -> Result<()> {
