@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
 use crate::error::{OutputError, OutputErrorKind, shown};
@@ -89,11 +89,6 @@ impl Name {
 pub(crate) fn not_a_file(shown_as: &str, what: &str) -> OutputError {
     let cure = "name a file in it, a device or a pipe";
     OutputError::new(OutputErrorKind::Unwritable, shown_as, what, cure)
-}
-
-/// Whether `stat` is of a regular file.
-pub(crate) fn is_file(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode).is_file()
 }
 
 /// The file that `path` finally stands for, which need not exist.

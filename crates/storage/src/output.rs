@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::Kind;
 use crate::direct::{self, DirectFile, DirectRefused};
 use crate::error::{OutputError, OutputErrorKind, shown};
-use crate::name::{Name, is_file, not_a_file};
+use crate::name::{Name, not_a_file};
 use crate::sequential::SequentialWriter;
 use crate::unfinished::Hidden;
 use crate::{publish, space};
@@ -119,9 +119,6 @@ impl Output {
         let name = Name::resolve(&shown_as, path)?;
         let old = name.stat().map_err(failed)?;
         if let Some(old) = &old {
-            if !is_file(old) {
-                return Err(not_a_file(&shown_as, "is not a file any more"));
-            }
             if !options.force {
                 return Err(exists(&shown_as));
             }

@@ -58,22 +58,18 @@ pub(crate) fn publish(
         }
     };
     if force {
-        renameat(&*name.dir, hidden.name(), &*name.dir, &name.name)?;
+        renameat(&*name.dir, hidden.name(), &*name.dir, &name.name)
     } else {
-        rename_to_free(hidden, name)?;
+        rename_to_free(hidden, name)
     }
-    list.forget(hidden);
-    Ok(())
 }
 
 /// Renames without replacing; NFS cannot do it in one call.
 fn rename_to_free(hidden: &Hidden, name: &Name) -> rustix::io::Result<()> {
     let (dir, from, to) = (&*name.dir, hidden.name(), &name.name);
     match renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            linkat(dir, from, dir, to, AtFlags::empty())?;
-            rustix::fs::unlinkat(dir, from, AtFlags::empty())
-        }
+        // The hidden name goes when `hidden` does.
+        Err(Errno::INVAL | Errno::NOSYS) => linkat(dir, from, dir, to, AtFlags::empty()),
         result => result,
     }
 }

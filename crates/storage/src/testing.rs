@@ -49,11 +49,21 @@ pub(crate) fn child_dir() -> Option<PathBuf> {
 /// A command that runs `test` of this program again in a process of its own,
 /// after the shell did `setup`, in which `$DIR` is `dir`.
 pub(crate) fn child(test: &str, dir: &Path, wrapper: &[&str], setup: &str) -> Command {
+    child_of(&std::env::current_exe().unwrap(), test, dir, wrapper, setup)
+}
+
+/// The same with a copy of this program.
+pub(crate) fn child_of(
+    exe: &Path,
+    test: &str,
+    dir: &Path,
+    wrapper: &[&str],
+    setup: &str,
+) -> Command {
     let script = format!("{setup} exec \"$@\"");
     let mut words: Vec<_> = wrapper.iter().map(Path::new).collect();
     words.extend(["sh", "-c", &script, "sh"].map(Path::new));
-    let exe = std::env::current_exe().unwrap();
-    words.push(&exe);
+    words.push(exe);
     words.extend(["--exact", "--nocapture", "--test-threads=1", test].map(Path::new));
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).env(CHILD, dir).env("DIR", dir);

@@ -26,8 +26,8 @@ struct Entry {
     name: OsString,
 }
 
-/// A hidden temporary file; dropping it removes it, unless it was forgotten
-/// because it got its final name. Takes the lock: never drop it under it.
+/// A hidden temporary file; dropping it removes it, unless it got its final
+/// name. That takes the lock: never drop it under it.
 #[derive(Debug)]
 pub(crate) struct Hidden(Arc<Entry>);
 
@@ -78,13 +78,6 @@ impl List {
         }
         Err(Errno::EXIST)
     }
-
-    /// Forgets `hidden`, which no longer has its hidden name. False if it was
-    /// removed before.
-    pub(crate) fn forget(&mut self, hidden: &Hidden) -> bool {
-        let place = self.0.iter().position(|entry| Arc::ptr_eq(entry, &hidden.0));
-        place.map(|place| self.0.swap_remove(place)).is_some()
-    }
 }
 
 impl Hidden {
@@ -95,15 +88,16 @@ impl Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        if lock().forget(self) {
-            self.0.remove();
+        let mut list = lock();
+        if let Some(place) = list.0.iter().position(|entry| Arc::ptr_eq(entry, &self.0)) {
+            list.0.swap_remove(place).remove();
         }
     }
 }
 
 impl Entry {
     fn remove(&self) {
-        // Whether it was there or not, there is nothing more to be done.
+        // It may have its final name by now, and then this one is gone.
         let _ = rustix::fs::unlinkat(&*self.dir, &self.name, AtFlags::empty());
     }
 }

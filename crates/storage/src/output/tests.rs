@@ -301,7 +301,10 @@ fn the_mode_is_the_old_one_or_the_umask_decides() {
         assert_eq!(mode(), 0o666 & !umask);
         for old in [0o600, 0o640, 0o444, 0o4755, 0o777, 0o000] {
             set_mode(&path, old);
-            write(&path, &FORCE, unnamed, b"2").unwrap();
+            let output = Output::create_by(&path, &FORCE, unnamed).unwrap();
+            let during = output.file().metadata().unwrap().mode() & 0o077;
+            assert_eq!(during, 0, "others may not look at what replaces a private file");
+            output.commit(false).unwrap();
             assert_eq!(mode(), old, "{old:o} became {:o}", mode());
         }
         if root {

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::testing::{child, child_dir};
+use crate::testing::{child, child_dir, child_of};
 use crate::unfinished::remove_unfinished;
 
 /// Runs `test` again with a file system of 1 MiB at a fresh folder, on which
@@ -92,6 +92,43 @@ fn a_mount_point_is_refused_at_the_start() {
     assert!(error.to_string().contains("is a mount point"), "{error}");
     assert_eq!(fs::read(&from).unwrap(), b"old");
     assert_eq!(names(&dir), ["from", "to"]);
+}
+
+#[test]
+fn files_of_others_are_replaced_where_the_folder_lets_one() {
+    let Some(dir) = child_dir() else {
+        if !rustix::process::geteuid().is_root() {
+            // Not a failure in CI either: only root can act for two users.
+            println!("SKIP files of others: needs root");
+            return;
+        }
+        // Nobody may perhaps not reach the folder of the build.
+        let dir = tempfile::tempdir().unwrap();
+        set_mode(dir.path(), 0o755);
+        let exe = dir.path().join("exe");
+        fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+        for (folder, mode) in [("sticky", 0o1777), ("plain", 0o777)] {
+            let folder = dir.path().join(folder);
+            fs::create_dir(&folder).unwrap();
+            set_mode(&folder, mode);
+            fs::write(folder.join("out"), b"old").unwrap();
+            set_mode(&folder.join("out"), 0o6755);
+        }
+        let test = "output::tests::processes::\
+                    files_of_others_are_replaced_where_the_folder_lets_one";
+        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        return must_pass(child_of(&exe, test, dir.path(), &nobody, ""));
+    };
+    let error = refused(&dir.join("sticky/out"), &FORCE);
+    assert_eq!(error.kind(), OutputErrorKind::Unwritable);
+    assert!(error.to_string().contains("belongs to somebody else"), "{error}");
+    for unnamed in [true, false] {
+        write(&dir.join("plain/out"), &FORCE, unnamed, b"new").unwrap();
+        let meta = fs::metadata(dir.join("plain/out")).unwrap();
+        let ids = (meta.uid(), meta.gid(), meta.mode() & 0o7777);
+        assert_eq!(ids, (65534, 65534, 0o755));
+        assert_eq!(names(&dir.join("plain")), ["out"]);
+    }
 }
 
 #[test]
