@@ -1,0 +1,326 @@
+//! Cooperative threads: first in first out, one OS thread, no locks.
+//!
+//! Runnable threads stand in a ring and get a turn each. A thread that only
+//! waits for its turn (a yield, a memory transfer) stays in the ring: no
+//! waker, no queue, no allocation. One that waits for something else leaves
+//! the ring and comes back when it is woken.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
+
+use crate::machine::{Post, lock};
+
+/// More threads than the accelerator's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{threads_max} threads run already, which is the limit; join some first, or raise threads_max")]
+pub struct SpawnError {
+    /// The limit.
+    pub threads_max: usize,
+}
+
+type Body<'env> = dyn Future<Output = ()> + 'env;
+
+struct Slot<'env> {
+    /// From `Box::into_raw`; `None` when the slot is free.
+    body: Option<NonNull<Body<'env>>>,
+    /// Neighbours in the ring; dangling while not in it.
+    next: SlotPtr<'env>,
+    prev: SlotPtr<'env>,
+    waker: Waker,
+    bell: Arc<Bell>,
+    number: u32,
+    in_ring: bool,
+    waits_for: &'static str,
+}
+
+/// Slots are boxed and live as long as their scheduler.
+type SlotPtr<'env> = NonNull<Slot<'env>>;
+
+/// Wakes one thread from anywhere: the waker of its slot.
+struct Bell {
+    thread: u32,
+    rung: AtomicBool,
+    post: Arc<Post>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.rung.swap(true, Ordering::SeqCst) {
+            lock(&self.post.woken).push(self.thread);
+            self.post.notify();
+        }
+    }
+}
+
+/// Who waits for something: a thread, and its waker if another executor
+/// stands between (a foreign combinator with wakers of its own).
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    thread: u32,
+    foreign: Option<Waker>,
+}
+
+pub(crate) struct Scheduler<'env> {
+    /// All slots ever made; from `Box::into_raw`, freed by `Drop`.
+    slots: RefCell<Vec<SlotPtr<'env>>>,
+    free: RefCell<Vec<u32>>,
+    post: Arc<Post>,
+    /// The thread whose turn it is or will be; meaningless in an empty ring.
+    cursor: Cell<SlotPtr<'env>>,
+    runnable: Cell<usize>,
+    live: Cell<usize>,
+    threads_max: usize,
+    /// Set by whoever returned `Pending` only to wait for its turn.
+    turn: Cell<bool>,
+}
+
+impl<'env> Scheduler<'env> {
+    pub(crate) fn new(threads_max: usize, post: Arc<Post>) -> Self {
+        Self {
+            slots: RefCell::default(),
+            free: RefCell::default(),
+            post,
+            cursor: Cell::new(NonNull::dangling()),
+            runnable: Cell::new(0),
+            live: Cell::new(0),
+            threads_max,
+            turn: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn runnable(&self) -> usize {
+        self.runnable.get()
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.live.get()
+    }
+
+    /// Number of the thread that has its turn; 0 outside any turn.
+    #[inline(always)]
+    pub(crate) fn current(&self) -> u32 {
+        if self.runnable.get() == 0 {
+            return 0;
+        }
+        // SAFETY: in a ring that is not empty the cursor is one of its slots.
+        unsafe { self.cursor.get().as_ref().number }
+    }
+
+    /// Adds a thread at the end of the ring.
+    pub(crate) fn spawn(&self, body: Box<Body<'env>>) -> Result<u32, SpawnError> {
+        if self.live.get() >= self.threads_max {
+            return Err(SpawnError { threads_max: self.threads_max });
+        }
+        let reused = self.free.borrow_mut().pop();
+        let number = reused.unwrap_or_else(|| self.new_slot());
+        let slot = self.slots.borrow()[number as usize];
+        // SAFETY: a slot lives as long as its scheduler; a free one is not polled.
+        unsafe { (*slot.as_ptr()).body = Some(NonNull::from(Box::leak(body))) };
+        self.live.set(self.live.get() + 1);
+        self.enter_ring(number);
+        Ok(number)
+    }
+
+    fn new_slot(&self) -> u32 {
+        let number = self.slots.borrow().len() as u32;
+        let bell = Arc::new(Bell { thread: number, rung: AtomicBool::new(false), post: self.post.clone() });
+        let waker = Waker::from(bell.clone());
+        let (next, prev) = (NonNull::dangling(), NonNull::dangling());
+        let slot = Slot { body: None, next, prev, waker, bell, number, in_ring: false, waits_for: "" };
+        self.slots.borrow_mut().push(NonNull::from(Box::leak(Box::new(slot))));
+        number
+    }
+
+    /// Puts a thread last in the ring, that is, just before the cursor.
+    fn enter_ring(&self, number: u32) {
+        let slot = self.slots.borrow()[number as usize];
+        // SAFETY: slots live as long as their scheduler, neighbours in the
+        // ring are slots, and no reference to a slot's ring fields is held.
+        unsafe {
+            let at = slot.as_ptr();
+            if (*at).in_ring || (*at).body.is_none() {
+                return;
+            }
+            (*at).in_ring = true;
+            if self.runnable.get() == 0 {
+                (*at).next = slot;
+                (*at).prev = slot;
+                self.cursor.set(slot);
+            } else {
+                let next = self.cursor.get();
+                let prev = (*next.as_ptr()).prev;
+                (*at).next = next;
+                (*at).prev = prev;
+                (*prev.as_ptr()).next = slot;
+                (*next.as_ptr()).prev = slot;
+            }
+        }
+        self.runnable.set(self.runnable.get() + 1);
+    }
+
+    fn leave_ring(&self, slot: SlotPtr<'env>) {
+        // SAFETY: as in `enter_ring`; the slot is in the ring.
+        let next = unsafe {
+            let at = slot.as_ptr();
+            let (prev, next) = ((*at).prev, (*at).next);
+            (*prev.as_ptr()).next = next;
+            (*next.as_ptr()).prev = prev;
+            (*at).in_ring = false;
+            next
+        };
+        self.runnable.set(self.runnable.get() - 1);
+        if self.cursor.get() == slot {
+            self.cursor.set(next);
+        }
+    }
+
+    /// Gives the next thread its turn, if one is runnable.
+    #[inline(always)]
+    pub(crate) fn turn(&self) {
+        if self.runnable.get() == 0 {
+            return;
+        }
+        let slot = self.cursor.get();
+        self.turn.set(false);
+        // SAFETY: the cursor is a slot in the ring, so it has a body: a leaked
+        // box that only `finish` and `clear` free, never while it is polled. A
+        // box's content is pinned. The waker is not changed while shared.
+        let polled = unsafe {
+            let Some(mut body) = (*slot.as_ptr()).body else { return };
+            Pin::new_unchecked(body.as_mut()).poll(&mut Context::from_waker(&(*slot.as_ptr()).waker))
+        };
+        if polled.is_pending() && self.turn.get() {
+            // SAFETY: a thread that ran is still in the ring.
+            self.cursor.set(unsafe { (*slot.as_ptr()).next });
+        } else {
+            self.leave(slot, polled.is_ready());
+        }
+    }
+
+    /// A thread ended, or waits for something else than its turn.
+    #[cold]
+    fn leave(&self, slot: SlotPtr<'env>, ended: bool) {
+        self.leave_ring(slot);
+        if ended {
+            self.finish(slot);
+            return;
+        }
+        // SAFETY: slots live as long as their scheduler.
+        let rung = unsafe { slot.as_ref() }.bell.rung.load(Ordering::SeqCst);
+        // A wake that came while the thread ran must not be lost.
+        if rung {
+            self.post.notify();
+        }
+    }
+
+    fn finish(&self, slot: SlotPtr<'env>) {
+        // SAFETY: as above; the slot has left the ring and is not polled.
+        let (body, number) = unsafe { ((*slot.as_ptr()).body.take(), slot.as_ref().number) };
+        let Some(body) = body else { return };
+        self.live.set(self.live.get() - 1);
+        // SAFETY: the box leaked by `spawn`, freed once: it was taken out of
+        // its slot. Dropping it may run user code, which may spawn.
+        drop(unsafe { Box::from_raw(body.as_ptr()) });
+        self.free.borrow_mut().push(number);
+    }
+
+    /// Drops all threads, for the end of a run that failed.
+    pub(crate) fn clear(&self) {
+        let mut number = 0;
+        while let Some(slot) = self.slot(number) {
+            // SAFETY: slots live as long as their scheduler.
+            if unsafe { slot.as_ref() }.in_ring {
+                self.leave_ring(slot);
+            }
+            self.finish(slot);
+            number += 1;
+        }
+    }
+
+    fn slot(&self, number: u32) -> Option<SlotPtr<'env>> {
+        self.slots.borrow().get(number as usize).copied()
+    }
+
+    /// Brings back the threads whose wakers were called.
+    pub(crate) fn answer_bells(&self) {
+        let woken = std::mem::take(&mut *lock(&self.post.woken));
+        for number in woken {
+            if let Some(slot) = self.slot(number) {
+                // SAFETY: slots live as long as their scheduler.
+                unsafe { slot.as_ref() }.bell.rung.store(false, Ordering::SeqCst);
+                self.enter_ring(number);
+            }
+        }
+    }
+
+    /// How many wakers of this accelerator's threads others hold.
+    pub(crate) fn outside_wakers(&self) -> usize {
+        // Two are ours: the slot's bell and the slot's waker.
+        // SAFETY: slots live as long as their scheduler.
+        self.slots.borrow().iter().map(|slot| Arc::strong_count(unsafe { &slot.as_ref().bell }) - 2).sum()
+    }
+
+    /// Whether a context is the one `turn` made, with no executor between.
+    #[inline(always)]
+    fn is_own(&self, cx: &Context<'_>) -> bool {
+        // SAFETY: called in a turn, when the cursor is the polled slot.
+        std::ptr::eq(cx.waker(), unsafe { &raw const (*self.cursor.get().as_ptr()).waker })
+    }
+
+    /// Marks the current thread as waiting for its turn only.
+    #[inline(always)]
+    pub(crate) fn wait_turn(&self, cx: &Context<'_>) {
+        self.turn.set(true);
+        if !self.is_own(cx) {
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Whoever waits in the current poll, to be woken later; `what` is for
+    /// the report of a deadlock.
+    pub(crate) fn waiter(&self, cx: &Context<'_>, what: &'static str) -> Waiter {
+        let slot = self.cursor.get().as_ptr();
+        let foreign = (!self.is_own(cx)).then(|| cx.waker().clone());
+        // SAFETY: called in a turn, when the cursor is the polled slot; its
+        // waker, which is borrowed now, is another field.
+        let thread = unsafe {
+            (*slot).waits_for = what;
+            (*slot).number
+        };
+        Waiter { thread, foreign }
+    }
+
+    pub(crate) fn wake(&self, waiter: Waiter) {
+        match waiter.foreign {
+            Some(waker) => waker.wake(),
+            None => self.enter_ring(waiter.thread),
+        }
+    }
+
+    /// What every blocked thread waits for.
+    pub(crate) fn blocked(&self) -> Vec<(u32, &'static str)> {
+        let slots = self.slots.borrow();
+        // SAFETY: slots live as long as their scheduler.
+        let slots = slots.iter().map(|slot| unsafe { slot.as_ref() });
+        slots.filter(|slot| slot.body.is_some() && !slot.in_ring).map(|slot| (slot.number, slot.waits_for)).collect()
+    }
+}
+
+impl Drop for Scheduler<'_> {
+    fn drop(&mut self) {
+        self.clear();
+        for slot in self.slots.take() {
+            // SAFETY: leaked by `new_slot`, freed once, and nothing runs any more.
+            drop(unsafe { Box::from_raw(slot.as_ptr()) });
+        }
+    }
+}
