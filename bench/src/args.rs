@@ -117,6 +117,17 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| format!("'{text}' is out of range"))
 }
 
+/// As [`parse_bytes`], for blocks: powers of two up to 1 GiB.
+///
+/// # Errors
+/// One line that shows the form wanted.
+pub fn parse_block_bytes(text: &str) -> Result<usize, String> {
+    let bytes = parse_bytes(text)?;
+    let block =
+        usize::try_from(bytes).ok().filter(|b| b.is_power_of_two() && (8..=1 << 30).contains(b));
+    block.ok_or_else(|| format!("'{text}' is no block length; write a power of two from 8 to 1G"))
+}
+
 /// `16`, `4K`, `1M`: the shortest exact form in powers of 1024.
 #[must_use]
 pub fn show_bytes(bytes: u64) -> String {

@@ -7,6 +7,8 @@
 
 pub mod args;
 pub mod chain;
+pub mod coldfile;
+pub mod fio;
 pub mod hw;
 mod irregular;
 mod listrank;
@@ -16,6 +18,7 @@ pub mod permutation;
 mod probe;
 mod program;
 mod search;
+pub mod synthetic;
 pub mod table;
 mod walk;
 
@@ -26,7 +29,15 @@ use clap::{Subcommand, ValueEnum};
 use crate::args::IrregularArgs;
 use crate::irregular::Irregular as _;
 use crate::machine::Machine;
+use crate::synthetic::SyntheticArgs;
 use crate::table::Table;
+
+/// A test that cannot run here says why; on CI that is a failure.
+#[cfg(test)]
+fn skip(what: &str, reason: &str) {
+    println!("SKIP {what}: {reason}");
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{what}: {reason}");
+}
 
 /// The experiments, as subcommands.
 #[derive(Subcommand, Clone, Debug)]
@@ -39,6 +50,8 @@ pub enum Bench {
     Probe(IrregularArgs),
     /// Binary search in a sorted array
     Search(IrregularArgs),
+    /// Blocks with so many cycles of compute per byte (the paper's section 5)
+    Synthetic(SyntheticArgs),
 }
 
 /// How results are printed.
@@ -63,6 +76,7 @@ pub fn tables(bench: &Bench) -> anyhow::Result<Vec<Table>> {
         Bench::Listrank(args) => vec![listrank::ListRank::run(args, &machine)?],
         Bench::Probe(args) => vec![probe::Probe::run(args, &machine)?],
         Bench::Search(args) => vec![search::Search::run(args, &machine)?],
+        Bench::Synthetic(args) => synthetic::run(args, &machine)?,
     };
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     for table in &mut tables {

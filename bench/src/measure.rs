@@ -51,6 +51,18 @@ impl<'a> Version<'a> {
     ) -> Self {
         Self { name: name.into(), depth, run: Box::new(run) }
     }
+
+    /// Measures it once.
+    ///
+    /// # Errors
+    /// Whatever keeps it from doing its work.
+    pub fn run(&mut self) -> anyhow::Result<Sample> {
+        (self.run)().with_context(|| self.label())
+    }
+
+    fn label(&self) -> String {
+        format!("{}, depth {}", self.name, self.depth)
+    }
 }
 
 /// The costs of all versions, round by round.
@@ -61,25 +73,45 @@ pub struct Paired {
 }
 
 /// Runs each version once to warm up, then all of them in turn `rounds` times.
+/// Within a round all must give the same check sum.
 ///
 /// # Errors
 /// When a version fails, or two versions disagree about the result.
 pub fn paired(rounds: usize, versions: &mut [Version<'_>]) -> anyhow::Result<Paired> {
+    let mut agreed: Option<(usize, String, u64)> = None;
+    each_round(rounds, versions, |round, label, sample| {
+        let Some(check) = sample.check else { return Ok(()) };
+        match &agreed {
+            Some((of_round, first, wanted)) if *of_round == round => anyhow::ensure!(
+                *wanted == check,
+                "versions disagree: {first} gives {wanted:#x}, {label} gives {check:#x}; \
+                 this is a bug in the benchmark or below it",
+            ),
+            _ => agreed = Some((round, label, check)),
+        }
+        Ok(())
+    })
+}
+
+/// As [`paired`] for versions that work on different stretches of the data,
+/// so that their check sums differ.
+///
+/// # Errors
+/// When a version fails.
+pub fn paired_on_stretches(rounds: usize, versions: &mut [Version<'_>]) -> anyhow::Result<Paired> {
+    each_round(rounds, versions, |_, _, _| Ok(()))
+}
+
+fn each_round(
+    rounds: usize,
+    versions: &mut [Version<'_>],
+    mut check: impl FnMut(usize, String, &Sample) -> anyhow::Result<()>,
+) -> anyhow::Result<Paired> {
     let mut item_ns = vec![Vec::with_capacity(rounds); versions.len()];
     for round in 0..=rounds.max(1) {
-        let mut agreed: Option<(String, u64)> = None;
         for (version, costs) in versions.iter_mut().zip(&mut item_ns) {
-            let label = || format!("{}, depth {}", version.name, version.depth);
-            let sample = (version.run)().with_context(label)?;
-            if let Some(check) = sample.check {
-                let (first, wanted) = agreed.get_or_insert_with(|| (label(), check));
-                anyhow::ensure!(
-                    *wanted == check,
-                    "versions disagree: {first} gives {wanted:#x}, {} gives {check:#x}; \
-                     this is a bug in the benchmark or below it",
-                    label(),
-                );
-            }
+            let sample = version.run()?;
+            check(round, version.label(), &sample)?;
             if round > 0 {
                 costs.push(sample.item_ns());
             }
