@@ -1,3 +1,58 @@
-//! (being written)
+//! One machine: a kernel streamed over a file, device or pipe, in memory that
+//! is known before the run.
+//!
+//! The user writes a [`Kernel`]: a function over a block. [`run`] cuts the
+//! input into units, and on every accelerator a few cooperative threads each
+//! do the naive loop: get a unit into the local store, compute, put it back.
+//! While one computes, the transfers of the others go on; nothing is double
+//! buffered by hand. Results come back as an [`Outcome`].
+//!
+//! ```
+//! use cellway_stream::{Block, Effect, Kernel, KernelError, Options, Unit, run};
+//!
+//! /// Counts zero bytes.
+//! struct Zeros;
+//!
+//! impl Kernel for Zeros {
+//!     type Part = u64;
+//!     fn name(&self) -> &str { "zeros" }
+//!     fn effect(&self) -> Effect { Effect::Reduce }
+//!     fn part(&self, _accelerators: usize) -> u64 { 0 }
+//!     fn block(&self, _: &Unit, block: Block<'_>, part: &mut u64) -> Result<(), KernelError> {
+//!         *part += block.data.iter().filter(|byte| **byte == 0).count() as u64;
+//!         Ok(())
+//!     }
+//!     fn merge(&self, part: &mut u64, later: u64) -> Result<(), KernelError> {
+//!         *part += later;
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("data");
+//! # std::fs::write(&path, [1, 0, 2, 0, 0])?;
+//! let input = cellway_storage::Input::open(&path)?;
+//! let outcome = run(&mut Zeros, &input, None, &Options::default(), &Default::default())?;
+//! assert_eq!(outcome.part, 3);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The key decision: the split is *pure* ([`Plan`]), made and printed before
+//! anything is touched; what runs then only follows it.
+#![forbid(unsafe_code)]
+
+mod error;
+mod gate;
 mod kernel;
+mod memory;
+mod paths;
+mod plan;
+mod run;
+mod source;
+
+pub use error::StreamError;
 pub use kernel::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
+pub use memory::{peak_rss_bytes, rss_bytes};
+pub use paths::Direct;
+pub use plan::{Options, Plan, PlanError};
+pub use run::{Outcome, Progress, Spent, Stats, plan, run};

@@ -1,0 +1,66 @@
+//! Lets units through one by one in their order, whichever accelerator holds them.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic ends the whole run; until then the others may finish their step.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A gate that opens for unit 0, then 1, then 2, ... Every unit has a thread
+/// that will pass, so nobody waits for ever; each waits with one unit only, so
+/// what is held back is bounded by the number of threads.
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    waiting: BTreeMap<u64, Waker>,
+    closed: bool,
+}
+
+impl Gate {
+    /// Waits for unit `index`'s turn, to be ended by [`Gate::pass_on`]; `false`
+    /// if the run failed and no turn will come.
+    #[must_use]
+    pub(crate) async fn turn(&self, index: u64) -> bool {
+        poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            if state.closed || state.next == index {
+                return Poll::Ready(!state.closed);
+            }
+            state.waiting.insert(index, cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Unit `index` is through: the next one may pass.
+    pub(crate) fn pass_on(&self, index: u64) {
+        let waker = {
+            let mut state = lock(&self.state);
+            state.next = state.next.max(index + 1);
+            let next = state.next;
+            state.waiting.remove(&next)
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Sends everybody away: the run has failed.
+    pub(crate) fn close(&self) {
+        let waiting = {
+            let mut state = lock(&self.state);
+            state.closed = true;
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_values().for_each(Waker::wake);
+    }
+}
