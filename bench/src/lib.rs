@@ -6,11 +6,13 @@
 //! code with tiny parameters, as a test.
 
 pub mod args;
+mod blocks;
 pub mod chain;
 pub mod coldfile;
 pub mod fio;
 pub mod hw;
 mod irregular;
+mod listings;
 mod listrank;
 pub mod machine;
 pub mod measure;

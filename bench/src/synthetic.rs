@@ -6,8 +6,6 @@
 //! ends each transfer before its block is used, as on the Cell, whose cores
 //! run in order. *Plain*: the processor overlaps what it can by itself.
 
-mod blocks;
-mod programs;
 mod raw;
 mod report;
 mod versions;
@@ -18,10 +16,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
-use self::blocks::Order;
 use self::report::{Outcome, Setting};
 use self::versions::{Case, Medium};
 use crate::args::{PagesArg, Rounds, parse_block_bytes, parse_bytes};
+use crate::blocks::Order;
 use crate::chain::{CYCLES_PER_BYTE, Chain};
 use crate::coldfile::ColdFile;
 use crate::fio::{Fio, Reads};

@@ -1,7 +1,7 @@
 //! The synthetic benchmark without an accelerator: what a loop over a slice
 //! gets, plain or with prefetches some blocks ahead.
 
-use super::blocks::Blocks;
+use crate::blocks::Blocks;
 use crate::chain::Chain;
 use crate::hw::{load_fence, prefetch};
 

@@ -1,8 +1,8 @@
 //! The synthetic benchmark's tables: rates as in Figures 3 and 5-7, speedups
 //! as in Figures 4, 8 and 9, and the best and worst cells.
 
-use super::blocks::Order;
 use crate::args::show_bytes;
+use crate::blocks::Order;
 use crate::chain::calibrate;
 use crate::hw::LOAD_FENCE;
 use crate::machine::Machine;

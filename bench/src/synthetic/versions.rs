@@ -4,12 +4,12 @@ use std::cell::{Cell, RefCell};
 
 use accel::{Config, Region};
 
-use super::blocks::{Blocks, Order};
-use super::programs::{Work, double, simple};
 use super::raw::block_loop;
+use crate::blocks::{Blocks, Order};
 use crate::chain::{Chain, with_cycles};
 use crate::coldfile::ColdFile;
 use crate::hw::Mem;
+use crate::listings::{Work, listing1, listing3};
 use crate::measure::{Sample, Version};
 use crate::program::{Stopwatch, one_accelerator, run_timed};
 
@@ -65,16 +65,20 @@ pub(crate) struct Case<'a> {
 const LONGER_UP_TO: usize = 16;
 
 impl Case<'_> {
-    /// The next stretch of the tour: an even number of blocks, at least two.
+    /// The next stretch of the tour.
     fn next_blocks(&self, depth: usize) -> Blocks {
         let longer = match self.medium {
             Medium::Memory(_) => 1,
             Medium::File(_) => depth.clamp(1, LONGER_UP_TO),
         };
-        let total = (self.medium.bytes() / self.block_bytes as u64).max(2);
-        let count = (self.count * longer as u64).clamp(2, total) & !1;
-        let first = self.tour.replace((self.tour.get() + count) % total);
-        Blocks::new(self.medium.bytes(), self.block_bytes, self.order, first, count)
+        let region_bytes = self.medium.bytes();
+        Blocks::take(
+            self.tour,
+            region_bytes,
+            self.block_bytes,
+            self.order,
+            self.count * longer as u64,
+        )
     }
 
     /// Room for a buffer per thread; the Cell's 256 KiB where that is enough.
@@ -92,11 +96,11 @@ impl Case<'_> {
         let blocks = self.next_blocks(threads);
         let bytes = blocks.count * self.block_bytes as u64;
         self.medium.with_region(WRITE, |region| {
-            let work =
-                Work { region, blocks, chain: self.chain, align_bytes: self.medium.align_bytes() };
+            let work = Work { region, blocks, align_bytes: self.medium.align_bytes() };
+            let chain = self.chain;
             run_timed(&self.config(threads, threads), bytes, |cx, at| async move {
                 let watch = Stopwatch::start();
-                let sum = simple::<CYCLES, WRITE>(&cx, at, work).await?;
+                let sum = listing1::<WRITE>(&cx, at, work, compute::<CYCLES, WRITE>(chain)).await?;
                 Ok(watch.stop(sum))
             })
         })
@@ -106,11 +110,11 @@ impl Case<'_> {
         let blocks = self.next_blocks(2);
         let bytes = blocks.count * self.block_bytes as u64;
         self.medium.with_region(WRITE, |region| {
-            let work =
-                Work { region, blocks, chain: self.chain, align_bytes: self.medium.align_bytes() };
+            let work = Work { region, blocks, align_bytes: self.medium.align_bytes() };
+            let chain = self.chain;
             run_timed(&self.config(1, 2), bytes, |cx, _| async move {
                 let watch = Stopwatch::start();
-                let sum = double::<CYCLES, WRITE>(&cx, work).await?;
+                let sum = listing3::<WRITE>(&cx, work, compute::<CYCLES, WRITE>(chain)).await?;
                 Ok(watch.stop(sum))
             })
         })
@@ -138,6 +142,12 @@ impl Case<'_> {
     ) -> Option<Vec<Version<'c>>> {
         with_cycles!(self.cycles_per_byte, versions_either(self, ahead, threads))
     }
+}
+
+/// The synthetic kernel on one block.
+#[inline(always)]
+fn compute<const CYCLES: usize, const WRITE: bool>(chain: &Chain) -> impl Fn(&mut [u8]) -> u64 {
+    move |block| if WRITE { chain.rewrite::<CYCLES>(block) } else { chain.read::<CYCLES>(block) }
 }
 
 fn versions_either<'c, const CYCLES: usize>(

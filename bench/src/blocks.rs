@@ -1,5 +1,7 @@
 //! Which blocks of a region one run works on, and in which order.
 
+use std::cell::Cell;
+
 use crate::permutation::Permutation;
 
 /// Blocks one after the other, or in pseudo-random order.
@@ -24,14 +26,23 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// `count` blocks of a region of `region_bytes`, from the tour's place `first` on.
-    pub(crate) fn new(
+    /// The stretch that follows `tour`, which moves on: about `count` blocks, an
+    /// even number and at least two, but no more than the region has.
+    pub(crate) fn take(
+        tour: &Cell<u64>,
         region_bytes: u64,
         block_bytes: usize,
         order: Order,
-        first: u64,
         count: u64,
     ) -> Self {
+        let total = (region_bytes / block_bytes as u64).max(2);
+        let count = count.clamp(2, total) & !1;
+        let first = tour.replace((tour.get() + count) % total);
+        Self::new(region_bytes, block_bytes, order, first, count)
+    }
+
+    /// `count` blocks of a region of `region_bytes`, from the tour's place `first` on.
+    fn new(region_bytes: u64, block_bytes: usize, order: Order, first: u64, count: u64) -> Self {
         let total = (region_bytes / block_bytes as u64).max(1);
         let random = (order == Order::Random).then(|| Permutation::new(total));
         Self { block_bytes, count: count.min(total), first: first % total, total, order: random }

@@ -1,18 +1,16 @@
-//! The synthetic benchmark as programs for an accelerator, through the same
-//! calls any user has. `WRITE` false is the paper's section 5.2, true its 5.3.
+//! The paper's listings as programs for an accelerator, through the same calls
+//! any user has. With `WRITE` false blocks are read only (section 5.2).
 
-use accel::{Buf, Cx, NoSpace, Place, Region, Tag, TransferResult};
+use accel::{Buf, Cx, NoSpace, Place, Region, StackCx, Tag, TransferResult};
 use anyhow::anyhow;
 
-use super::blocks::Blocks;
-use crate::chain::Chain;
+use crate::blocks::Blocks;
 
 /// What a program works on.
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'env> {
     pub(crate) region: &'env Region<'env>,
     pub(crate) blocks: Blocks,
-    pub(crate) chain: &'env Chain,
     /// Alignment of buffers: 1 in memory, the device's for direct I/O.
     pub(crate) align_bytes: usize,
 }
@@ -21,24 +19,22 @@ impl Work<'_> {
     fn buffer(&self, cx: &Cx<'_>) -> Result<Buf, NoSpace> {
         cx.alloc_aligned(self.blocks.block_bytes, self.align_bytes)
     }
-
-    #[inline(always)]
-    fn compute<const CYCLES: usize, const WRITE: bool>(&self, buf: &mut Buf) -> u64 {
-        if WRITE { self.chain.rewrite::<CYCLES>(buf) } else { self.chain.read::<CYCLES>(buf) }
-    }
 }
 
 /// A failed transfer holds a buffer, which stays on its accelerator: keep the text.
-pub(crate) fn arrived(result: TransferResult) -> anyhow::Result<Buf> {
+fn arrived(result: TransferResult) -> anyhow::Result<Buf> {
     result.map_err(|error| anyhow!("{error}"))
 }
 
-/// Listing 1: get, wait, compute, put. By one thread it is the simple version,
-/// by many it is the paper's proposal.
-pub(crate) async fn simple<'env, const CYCLES: usize, const WRITE: bool>(
+/// Listing 1, simple buffering: get, wait, compute, put. The blocks are dealt
+/// out to the threads: by one it is the simple version, by many the paper's
+/// proposal. `compute` yields the block's part of the check sum.
+#[inline(always)]
+pub(crate) async fn listing1<'env, const WRITE: bool>(
     cx: &Cx<'env>,
     at: Place,
     work: Work<'env>,
+    compute: impl Fn(&mut [u8]) -> u64,
 ) -> anyhow::Result<u64> {
     let (block_bytes, tag) = (work.blocks.block_bytes, Tag::new(0));
     let mut buf = work.buffer(cx)?;
@@ -46,7 +42,7 @@ pub(crate) async fn simple<'env, const CYCLES: usize, const WRITE: bool>(
     for number in (at.index() as u64..work.blocks.count).step_by(at.count()) {
         let place = work.region.at(work.blocks.offset(number));
         buf = arrived(cx.get(buf, place, block_bytes, tag).await)?;
-        sum = sum.wrapping_add(work.compute::<CYCLES, WRITE>(&mut buf));
+        sum = sum.wrapping_add(compute(&mut buf));
         if WRITE {
             buf = arrived(cx.put(buf, place, tag).await)?;
         }
@@ -54,12 +50,38 @@ pub(crate) async fn simple<'env, const CYCLES: usize, const WRITE: bool>(
     Ok(sum)
 }
 
-/// Listing 3: double buffering by hand. Two buffers with a tag each; the loop
-/// is unrolled for the two, with a prologue and an epilogue. The paper's
-/// `mfc_put` and `mfc_getb` of one tag are a chain here.
-pub(crate) async fn double<'env, const CYCLES: usize, const WRITE: bool>(
+/// Listing 1 as a plain function on a stack of its own: only the waiting call
+/// is exchanged, as in Listing 2.
+#[inline(always)]
+pub(crate) fn listing1_stackful<'env, const WRITE: bool>(
+    stack: &StackCx<'_, 'env>,
+    at: Place,
+    work: Work<'env>,
+    compute: impl Fn(&mut [u8]) -> u64,
+) -> anyhow::Result<u64> {
+    let (cx, block_bytes, tag) = (stack.cx(), work.blocks.block_bytes, Tag::new(0));
+    let mut buf = work.buffer(cx)?;
+    let mut sum = 0_u64;
+    for number in (at.index() as u64..work.blocks.count).step_by(at.count()) {
+        let place = work.region.at(work.blocks.offset(number));
+        buf = arrived(stack.wait(cx.get(buf, place, block_bytes, tag)))?;
+        sum = sum.wrapping_add(compute(&mut buf));
+        if WRITE {
+            buf = arrived(stack.wait(cx.put(buf, place, tag)))?;
+        }
+    }
+    Ok(sum)
+}
+
+/// Listing 3, double buffering by hand, by one thread. Two buffers with a tag
+/// each; the loop is unrolled for the two, with a prologue and an epilogue.
+/// The paper's `mfc_put` and `mfc_getb` of one tag are a chain here. The
+/// number of blocks is even, and at least two.
+#[inline(always)]
+pub(crate) async fn listing3<'env, const WRITE: bool>(
     cx: &Cx<'env>,
     work: Work<'env>,
+    compute: impl Fn(&mut [u8]) -> u64,
 ) -> anyhow::Result<u64> {
     let (block_bytes, tags) = (work.blocks.block_bytes, [Tag::new(0), Tag::new(1)]);
     let place = |number: u64| work.region.at(work.blocks.offset(number));
@@ -70,14 +92,14 @@ pub(crate) async fn double<'env, const CYCLES: usize, const WRITE: bool>(
     let mut transfer1 = cx.get(second, place(1), block_bytes, tags[1]);
     for pair in 0..pairs - 1 {
         let mut buf = arrived(transfer0.await)?;
-        sum = sum.wrapping_add(work.compute::<CYCLES, WRITE>(&mut buf));
+        sum = sum.wrapping_add(compute(&mut buf));
         transfer0 = if WRITE {
             cx.put(buf, place(2 * pair), tags[0]).then_get(place(2 * pair + 2), block_bytes)
         } else {
             cx.get(buf, place(2 * pair + 2), block_bytes, tags[0])
         };
         let mut buf = arrived(transfer1.await)?;
-        sum = sum.wrapping_add(work.compute::<CYCLES, WRITE>(&mut buf));
+        sum = sum.wrapping_add(compute(&mut buf));
         transfer1 = if WRITE {
             cx.put(buf, place(2 * pair + 1), tags[1]).then_get(place(2 * pair + 3), block_bytes)
         } else {
@@ -85,10 +107,10 @@ pub(crate) async fn double<'env, const CYCLES: usize, const WRITE: bool>(
         };
     }
     let mut buf = arrived(transfer0.await)?;
-    sum = sum.wrapping_add(work.compute::<CYCLES, WRITE>(&mut buf));
+    sum = sum.wrapping_add(compute(&mut buf));
     let last0 = WRITE.then(|| cx.put(buf, place(2 * pairs - 2), tags[0]));
     let mut buf = arrived(transfer1.await)?;
-    sum = sum.wrapping_add(work.compute::<CYCLES, WRITE>(&mut buf));
+    sum = sum.wrapping_add(compute(&mut buf));
     let last1 = WRITE.then(|| cx.put(buf, place(2 * pairs - 1), tags[1]));
     for put in [last0, last1].into_iter().flatten() {
         arrived(put.await)?;
