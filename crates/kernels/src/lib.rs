@@ -1,1 +1,52 @@
-//! (being written)
+//! Drop-in kernels: functions over a block that [`stream`] runs over files of
+//! any size in bounded memory.
+//!
+//! A *transform* rewrites each block in place ([`Identity`], [`Aes128Ecb`],
+//! [`Aes256Ctr`]); a *reduction* collects a part per accelerator or per unit
+//! ([`Crc32c`], [`Histogram`], [`LinReg`], [`WordCount`]), and [`Finish`] turns
+//! the merged part into a [`Report`]. How the parts are merged is each kernel's
+//! own decision: a sum does not care about order, a checksum and a sum of
+//! floats do.
+//!
+//! ```
+//! use cellway_kernels::{Crc32c, Finish, Report};
+//! use stream::{Block, Kernel, Unit};
+//!
+//! let kernel = Crc32c::new();
+//! let mut part = kernel.part(1);
+//! let unit = Unit { index: 0, offset: 0, body: (0, 9) };
+//! let block = Block { before: &[], data: &mut b"123456789".to_vec(), after: &[] };
+//! kernel.block(&unit, block, &mut part)?;
+//!
+//! let mut text = Vec::new();
+//! kernel.finish(part)?.write_text(&mut text)?;
+//! assert_eq!(text, b"e3069283\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The kernels only compute. Reading, cutting, keeping transfers in flight and
+//! writing belong to the layers below; the one exception is [`WordCount`], which
+//! spills to unnamed temporary files what its table cannot hold.
+#![forbid(unsafe_code)]
+
+mod aes128_ecb;
+mod aes256_ctr;
+mod catalogue;
+mod crc32c;
+mod histogram;
+mod identity;
+mod key;
+mod linreg;
+mod report;
+mod wordcount;
+
+pub use aes128_ecb::Aes128Ecb;
+pub use aes256_ctr::Aes256Ctr;
+pub use catalogue::{CATALOGUE, Entry, Parameter};
+pub use crc32c::{Crc32c, Crc32cPart, Crc32cReport};
+pub use histogram::{Histogram, HistogramPart, HistogramReport};
+pub use identity::Identity;
+pub use key::{Iv128, Key256};
+pub use linreg::{LinReg, LinRegPart, LinRegReport, PairType};
+pub use report::{Finish, Report};
+pub use wordcount::{WordCount, WordCountPart, WordCountReport};

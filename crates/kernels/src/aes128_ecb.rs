@@ -1,0 +1,81 @@
+//! `aes128-ecb`: for benchmarks only. Equal records give equal output, so it
+//! hides nothing; it is here because CellMT (Figure 10) measures with it.
+
+use aes::Aes128;
+use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+use stream::{Block, Cut, Effect, Head, Kernel, KernelError, Unit};
+
+use std::ops::Range;
+
+const RECORD_BYTES: usize = 16;
+
+/// Encrypts each 16-byte record by itself with AES-128. Benchmark only: this
+/// protects no data, use [`Aes256Ctr`](crate::Aes256Ctr) for that.
+#[derive(Clone, Debug)]
+pub struct Aes128Ecb {
+    cipher: Aes128,
+}
+
+impl Aes128Ecb {
+    /// Expands the key once; calls on single records stay cheap.
+    #[must_use]
+    pub fn new(key: [u8; 16]) -> Self {
+        Self { cipher: Aes128::new(&key.into()) }
+    }
+}
+
+impl Default for Aes128Ecb {
+    /// The published key of FIPS-197, Appendix B: a benchmark needs no secret.
+    fn default() -> Self {
+        Self::new(0x2b7e_1516_28ae_d2a6_abf7_1588_09cf_4f3c_u128.to_be_bytes())
+    }
+}
+
+impl Kernel for Aes128Ecb {
+    type Part = ();
+
+    fn name(&self) -> &str {
+        "aes128-ecb"
+    }
+
+    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
+        let body = 0..head.len_bytes().unwrap_or(u64::MAX);
+        match head.len_bytes().map(|len| len % RECORD_BYTES as u64) {
+            Some(rest @ 1..) => Err(partial_record(body.end - rest, rest)),
+            _ => Ok(body),
+        }
+    }
+
+    fn cut(&self) -> Cut {
+        Cut::records(RECORD_BYTES)
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Transform
+    }
+
+    fn part(&self, _accelerators: usize) {}
+
+    fn block(&self, unit: &Unit, block: Block<'_>, _: &mut ()) -> Result<(), KernelError> {
+        let (records, rest) = Array::slice_as_chunks_mut(block.data);
+        if !rest.is_empty() {
+            let offset = unit.offset + (records.len() * RECORD_BYTES) as u64;
+            return Err(partial_record(offset, rest.len() as u64));
+        }
+        self.cipher.encrypt_blocks(records);
+        Ok(())
+    }
+
+    fn merge(&self, _: &mut (), _: ()) -> Result<(), KernelError> {
+        Ok(())
+    }
+}
+
+/// A pipe's length is known only at its end, so both `open` and `block` look.
+fn partial_record(offset: u64, found_bytes: u64) -> KernelError {
+    KernelError::new(
+        format!("the last record has {found_bytes} bytes instead of {RECORD_BYTES}"),
+        "pad the input to a multiple of 16 bytes, or use aes256-ctr, which takes any length",
+    )
+    .at(offset)
+}

@@ -1,0 +1,138 @@
+//! Means and squared deviations of float pairs: in a chunk that fits the L1
+//! cache first the mean, then the deviations from it (in fixed lanes, so that
+//! the order of additions never changes), and chunks are merged with Chan's formula.
+
+use super::{LinRegReport, Spread};
+
+/// Means, squared deviations from them, and bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Moments {
+    n: u64,
+    mean: [f64; 2],
+    xx: f64,
+    xy: f64,
+    yy: f64,
+    /// Least x and y: equal to the greatest where rounding hides that all are equal.
+    least: [f64; 2],
+    greatest: [f64; 2],
+}
+
+impl Moments {
+    /// Adds the pairs that come right after these.
+    pub(super) fn append(&mut self, later: &Moments) {
+        if self.n == 0 || later.n == 0 {
+            if self.n == 0 {
+                *self = *later;
+            }
+            return;
+        }
+        let share = later.n as f64 / (self.n + later.n) as f64;
+        let delta = [later.mean[0] - self.mean[0], later.mean[1] - self.mean[1]];
+        let weight = self.n as f64 * share;
+        self.xx += later.xx + delta[0] * delta[0] * weight;
+        self.xy += later.xy + delta[0] * delta[1] * weight;
+        self.yy += later.yy + delta[1] * delta[1] * weight;
+        self.mean = [self.mean[0] + delta[0] * share, self.mean[1] + delta[1] * share];
+        self.least = both(self.least, later.least, f64::min);
+        self.greatest = both(self.greatest, later.greatest, f64::max);
+        self.n += later.n;
+    }
+
+    pub(super) fn fit(&self) -> LinRegReport {
+        LinRegReport::from_spread(&Spread {
+            n: self.n,
+            mean_x: self.mean[0],
+            mean_y: self.mean[1],
+            xx: self.xx,
+            xy: self.xy,
+            yy: self.yy,
+            x_varies: self.least[0] < self.greatest[0],
+            y_varies: self.least[1] < self.greatest[1],
+        })
+    }
+}
+
+/// Pairs looked at twice: 16 KiB of them in the L1 cache.
+const CHUNK_PAIRS: usize = 1024;
+const LANES: usize = 4;
+
+/// The moments of pairs of f32; an incomplete pair at the end does not count.
+pub(super) fn moments_f32(bytes: &[u8]) -> Moments {
+    moments(bytes, |&[a, b, c, d, e, f, g, h]: &[u8; 8]| {
+        [f32::from_le_bytes([a, b, c, d]), f32::from_le_bytes([e, f, g, h])].map(f64::from)
+    })
+}
+
+/// The moments of pairs of f64; an incomplete pair at the end does not count.
+pub(super) fn moments_f64(bytes: &[u8]) -> Moments {
+    moments(bytes, |pair: &[u8; 16]| {
+        let (axes, _) = pair.as_chunks::<8>();
+        [f64::from_le_bytes(axes[0]), f64::from_le_bytes(axes[1])]
+    })
+}
+
+fn moments<const BYTES: usize>(bytes: &[u8], read: impl Fn(&[u8; BYTES]) -> [f64; 2]) -> Moments {
+    let mut moments = Moments::default();
+    let mut values = [[0.0; 2]; CHUNK_PAIRS];
+    for chunk in bytes.as_chunks::<BYTES>().0.chunks(CHUNK_PAIRS) {
+        for (value, pair) in values.iter_mut().zip(chunk) {
+            *value = read(pair);
+        }
+        moments.append(&moments_of_chunk(&values[..chunk.len()]));
+    }
+    moments
+}
+
+/// The moments of 1 to [`CHUNK_PAIRS`] pairs.
+fn moments_of_chunk(pairs: &[[f64; 2]]) -> Moments {
+    let (groups, rest) = pairs.as_chunks::<LANES>();
+    let mut sums = [[0.0; 2]; LANES];
+    let (mut least, mut greatest) = ([pairs[0]; LANES], [pairs[0]; LANES]);
+    let mut bound = |lane: usize, pair: &[f64; 2]| {
+        sums[lane] = both(sums[lane], *pair, |sum, value| sum + value);
+        // Not `f64::min`: this is one instruction, and NaN shows in the sums.
+        least[lane] =
+            both(least[lane], *pair, |least, value| if value < least { value } else { least });
+        greatest[lane] =
+            both(greatest[lane], *pair, |most, value| if value > most { value } else { most });
+    };
+    for group in groups {
+        group.iter().enumerate().for_each(|(lane, pair)| bound(lane, pair));
+    }
+    rest.iter().enumerate().for_each(|(lane, pair)| bound(lane, pair));
+    let n = pairs.len() as f64;
+    let mean = sums
+        .iter()
+        .fold([0.0; 2], |total, sum| both(total, *sum, |a, b| a + b))
+        .map(|total| total / n);
+    let [xx, xy, yy] = deviations(groups, rest, mean);
+    Moments {
+        n: pairs.len() as u64,
+        mean,
+        xx,
+        xy,
+        yy,
+        least: least.iter().fold(least[0], |a, b| both(a, *b, f64::min)),
+        greatest: greatest.iter().fold(greatest[0], |a, b| both(a, *b, f64::max)),
+    }
+}
+
+/// Sums of squared deviations from the mean: of x, of x and y, of y.
+fn deviations(groups: &[[[f64; 2]; LANES]], rest: &[[f64; 2]], mean: [f64; 2]) -> [f64; 3] {
+    let mut lanes = [[0.0; 3]; LANES];
+    let mut square = |lane: usize, pair: &[f64; 2]| {
+        let [x, y] = both(*pair, mean, |value, mean| value - mean);
+        let [xx, xy, yy] = lanes[lane];
+        lanes[lane] = [xx + x * x, xy + x * y, yy + y * y];
+    };
+    for group in groups {
+        group.iter().enumerate().for_each(|(lane, pair)| square(lane, pair));
+    }
+    rest.iter().enumerate().for_each(|(lane, pair)| square(lane, pair));
+    lanes.iter().fold([0.0; 3], |sum, lane| [sum[0] + lane[0], sum[1] + lane[1], sum[2] + lane[2]])
+}
+
+#[inline(always)]
+fn both(a: [f64; 2], b: [f64; 2], pick: impl Fn(f64, f64) -> f64) -> [f64; 2] {
+    [pick(a[0], b[0]), pick(a[1], b[1])]
+}

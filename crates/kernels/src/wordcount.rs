@@ -1,0 +1,330 @@
+//! `wordcount`: how often each word occurs, most frequent first, in bounded
+//! memory however many different words there are.
+//!
+//! Words are maximal runs of bytes other than space, `\t`, `\n`, `\v`, `\f` and
+//! `\r`; what is neither is part of a word, whatever the encoding. A unit owns
+//! the words that start in it and reads on past its end to finish the last.
+//! Each accelerator counts in a table of fixed size; when it is full, its words
+//! are written as a sorted run to an unnamed temporary file. At the end runs are
+//! merged by word, and their sums sorted anew by count, in the same memory.
+
+mod runs;
+mod scan;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use stream::{Block, Cut, Effect, Kernel, KernelError, Unit};
+
+use crate::{Finish, Report};
+use runs::{Merged, Runs, SPILL_BYTES};
+use table::{BATCH_WORDS, Order, TABLE_BYTES_MIN, Table, Word};
+
+/// The longest word, in bytes: so far a unit reads past its end.
+const WORD_BYTES_MAX: usize = 64 << 10;
+
+/// Counts words.
+#[derive(Clone, Debug)]
+pub struct WordCount {
+    table_bytes: u64,
+    top: Option<u64>,
+    directory: PathBuf,
+}
+
+impl WordCount {
+    /// Table memory that a program should offer each accelerator if its user
+    /// does not say: some 400 000 different words.
+    pub const TABLE_BYTES_PER_ACCELERATOR: u64 = 32 << 20;
+
+    /// Tables of `table_bytes` in all, shared evenly by the accelerators, but
+    /// at least 256 KiB for each. What does not fit is spilled to `directory`.
+    #[must_use]
+    pub fn new(table_bytes: u64, directory: impl Into<PathBuf>) -> Self {
+        Self { table_bytes, top: None, directory: directory.into() }
+    }
+
+    /// Reports only the `count` most frequent words.
+    #[must_use]
+    pub fn top(mut self, count: u64) -> Self {
+        self.top = Some(count);
+        self
+    }
+
+    fn part_table_bytes(&self, accelerators: usize) -> u64 {
+        (self.table_bytes / accelerators.max(1) as u64).max(TABLE_BYTES_MIN)
+    }
+
+    /// Merges the spilled runs and sorts the sums by count, with the part's table.
+    fn sort_spilled(&self, mut part: WordCountPart) -> io::Result<WordCountReport> {
+        spill(&mut part.table, &mut part.runs)?;
+        let mut merged = part.runs.into_merged()?;
+        let mut by_count = Runs::new(&self.directory, Order::Count, self.top.unwrap_or(u64::MAX));
+        let (mut distinct, mut word) = (0, Vec::with_capacity(WORD_BYTES_MAX));
+        while let Some(count) = merged.next(&mut word)? {
+            distinct += 1;
+            add_or_spill(
+                &mut part.table,
+                &mut by_count,
+                &Word::in_text(&word, 0, word.len()),
+                count,
+            )?;
+        }
+        drop(merged);
+        let source = if by_count.is_empty() {
+            Source::Table(part.table)
+        } else {
+            spill(&mut part.table, &mut by_count)?;
+            drop(part.table);
+            Source::Runs(by_count.into_merged()?)
+        };
+        Ok(WordCountReport { words: part.words, distinct, top: self.top, source })
+    }
+}
+
+/// The words one accelerator has counted.
+#[derive(Debug)]
+pub struct WordCountPart {
+    table: Table,
+    runs: Runs,
+    words: u64,
+    /// A word that lies across a block's end.
+    across: Vec<u8>,
+}
+
+impl Kernel for WordCount {
+    type Part = WordCountPart;
+
+    fn name(&self) -> &str {
+        "wordcount"
+    }
+
+    fn cut(&self) -> Cut {
+        Cut { align_bytes: 1, before_bytes: 1, after_bytes: WORD_BYTES_MAX }
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reduce
+    }
+
+    fn memory_bytes(&self, accelerators: usize) -> u64 {
+        let part_bytes =
+            self.part_table_bytes(accelerators) + SPILL_BYTES + size_of::<WordCountPart>() as u64;
+        part_bytes * accelerators as u64
+    }
+
+    fn part(&self, accelerators: usize) -> WordCountPart {
+        WordCountPart {
+            table: Table::new(self.part_table_bytes(accelerators)),
+            runs: Runs::new(&self.directory, Order::Word, u64::MAX),
+            words: 0,
+            across: Vec::new(),
+        }
+    }
+
+    fn block(
+        &self,
+        unit: &Unit,
+        block: Block<'_>,
+        part: &mut WordCountPart,
+    ) -> Result<(), KernelError> {
+        let data: &[u8] = block.data;
+        let inside = block.before.last().is_some_and(|byte| !scan::is_space(*byte));
+        let mut batch = Batch::default();
+        let open = scan::words(data, inside, |start, end| {
+            if end - start > WORD_BYTES_MAX {
+                return Err(too_long(unit.offset + start as u64));
+            }
+            if batch.push(Word::in_text(data, start, end)) {
+                return Ok(());
+            }
+            self.count(&mut batch, part)
+        })?;
+        self.count(&mut batch, part)?;
+        let Some(start) = open else { return Ok(()) };
+        let rest_bytes =
+            block.after.iter().position(|byte| scan::is_space(*byte)).unwrap_or(block.after.len());
+        if data.len() - start + rest_bytes > WORD_BYTES_MAX {
+            return Err(too_long(unit.offset + start as u64));
+        }
+        let mut across = std::mem::take(&mut part.across);
+        across.clear();
+        across.extend_from_slice(&data[start..]);
+        across.extend_from_slice(&block.after[..rest_bytes]);
+        let mut batch = Batch::default();
+        batch.push(Word::in_text(&across, 0, across.len()));
+        let counted = self.count(&mut batch, part);
+        part.across = across;
+        counted
+    }
+
+    fn merge(&self, part: &mut WordCountPart, later: WordCountPart) -> Result<(), KernelError> {
+        part.words += later.words;
+        part.runs.append(later.runs);
+        let WordCountPart { table, runs, .. } = part;
+        let added = later.table.for_each(|word, count| add_or_spill(table, runs, word, count));
+        added.map_err(|error| self.spill_failed(&error))
+    }
+}
+
+/// Words that wait to be counted together.
+#[derive(Default)]
+struct Batch<'a> {
+    words: [Word<'a>; BATCH_WORDS],
+    len: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// Takes a word into a batch that is not full; `false` if it is full then.
+    #[inline(always)]
+    fn push(&mut self, word: Word<'a>) -> bool {
+        self.words[self.len] = word;
+        self.len += 1;
+        self.len < BATCH_WORDS
+    }
+}
+
+impl WordCount {
+    /// Counts a batch and empties it.
+    fn count(&self, batch: &mut Batch<'_>, part: &mut WordCountPart) -> Result<(), KernelError> {
+        let words = &batch.words[..std::mem::take(&mut batch.len)];
+        part.words += words.len() as u64;
+        let counted = part.table.add_each(words);
+        for word in &words[counted..] {
+            add_or_spill(&mut part.table, &mut part.runs, word, 1)
+                .map_err(|error| self.spill_failed(&error))?;
+        }
+        Ok(())
+    }
+
+    fn spill_failed(&self, error: &io::Error) -> KernelError {
+        let what = format!(
+            "the words do not fit the table, and spilling them to {} failed: {error}",
+            self.directory.display()
+        );
+        KernelError::new(
+            what,
+            "free space there, set TMPDIR to another directory, or give more --table-bytes",
+        )
+    }
+}
+
+fn too_long(offset: u64) -> KernelError {
+    KernelError::new(
+        format!("a word is longer than {} KiB", WORD_BYTES_MAX >> 10),
+        "check that the input is text: words end with white space",
+    )
+    .at(offset)
+}
+
+/// Counts a word; a full table is spilled first.
+fn add_or_spill(table: &mut Table, runs: &mut Runs, word: &Word<'_>, count: u64) -> io::Result<()> {
+    if table.add(word, count).is_err() {
+        spill(table, runs)?;
+        // An empty table has room for any word.
+        let added = table.add(word, count);
+        debug_assert_eq!(added, Ok(()));
+    }
+    Ok(())
+}
+
+fn spill(table: &mut Table, runs: &mut Runs) -> io::Result<()> {
+    let (order, limit) = (runs.order(), runs.limit());
+    runs.write(|writer| table.drain(order, limit, |word, count| writer.push(word, count)))
+}
+
+impl Finish for WordCount {
+    type Report = WordCountReport;
+
+    fn finish(&self, mut part: WordCountPart) -> Result<WordCountReport, KernelError> {
+        part.across = Vec::new();
+        if !part.runs.is_empty() {
+            return self.sort_spilled(part).map_err(|error| self.spill_failed(&error));
+        }
+        let distinct = part.table.len() as u64;
+        Ok(WordCountReport {
+            words: part.words,
+            distinct,
+            top: self.top,
+            source: Source::Table(part.table),
+        })
+    }
+}
+
+/// The words, most frequent first, ties by the words' bytes. Writing it empties it.
+#[derive(Debug)]
+pub struct WordCountReport {
+    /// How many words the input has.
+    pub words: u64,
+    /// How many different ones.
+    pub distinct: u64,
+    top: Option<u64>,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Table(Table),
+    Runs(Merged),
+}
+
+impl WordCountReport {
+    /// Hands each word and its count to `emit`, and forgets them.
+    ///
+    /// # Errors
+    /// Those of `emit`, and of reading the spilled words.
+    pub fn for_each(
+        &mut self,
+        mut emit: impl FnMut(&[u8], u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let limit = self.top.unwrap_or(u64::MAX);
+        match &mut self.source {
+            Source::Table(table) => table.drain(Order::Count, limit, emit),
+            Source::Runs(merged) => {
+                let mut word = Vec::with_capacity(WORD_BYTES_MAX);
+                let failed =
+                    |error| io::Error::other(format!("cannot read the spilled words: {error}"));
+                for _ in 0..limit {
+                    let Some(count) = merged.next(&mut word).map_err(failed)? else { break };
+                    emit(&word, count)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Report for WordCountReport {
+    fn write_text(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        self.for_each(|word, count| {
+            write!(out, "{count}\t")?;
+            out.write_all(word)?;
+            out.write_all(b"\n")
+        })
+    }
+
+    /// A word that is not UTF-8 stands as its bytes in hexadecimal, under `word_hex`.
+    fn write_json(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        write!(out, r#"{{"words":{},"distinct":{},"counts":["#, self.words, self.distinct)?;
+        let mut separator = "";
+        self.for_each(|word, count| {
+            write!(out, r#"{separator}{{"count":{count},"#)?;
+            separator = ",";
+            match str::from_utf8(word) {
+                Ok(word) => {
+                    out.write_all(br#""word":"#)?;
+                    serde_json::to_writer(&mut *out, word)?;
+                }
+                Err(_) => {
+                    out.write_all(br#""word_hex":""#)?;
+                    word.iter().try_for_each(|byte| write!(out, "{byte:02x}"))?;
+                    out.write_all(b"\"")?;
+                }
+            }
+            out.write_all(b"}")
+        })?;
+        out.write_all(b"]}\n")
+    }
+}
