@@ -2,17 +2,20 @@
 
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::{cell::RefCell, fmt};
 
 use crate::cx::{Core, Cx};
+use crate::engine::memory::{MemoryEngine, MemoryPath, Waited};
 use crate::engine::{self, EngineChoice, EngineError, Faults, Wait};
 use crate::machine::{Machine, Post, Sleep, lock};
 use crate::sched::{Scheduler, SpawnError};
 use crate::store::LocalStore;
 use crate::topology::Topology;
-use crate::transfers::{MemoryPath, Transfers};
+use crate::transfers::Transfers;
 
 /// How accelerators are set up. Change single fields of the default.
 #[derive(Clone, Debug)]
@@ -34,9 +37,8 @@ pub struct Config {
     pub memory: MemoryPath,
     /// Regions up to this many bytes are near: default, the second-level cache.
     pub near_bytes: u64,
-    /// End each memory transfer by a load fence, as the in-order Cell would
-    /// have (the *waited* discipline of the experiments). Default off.
-    pub waited: bool,
+    /// Whether memory transfers end as on the in-order Cell. For experiments.
+    pub waited: Waited,
     /// Pin each accelerator to a core of the affinity mask, unless there are
     /// more accelerators than cores. Default on.
     pub pin: bool,
@@ -58,7 +60,7 @@ impl Default for Config {
             engine: EngineChoice::Auto,
             memory: MemoryPath::Auto,
             near_bytes: topology.l2_bytes.unwrap_or(1 << 20) as u64,
-            waited: false,
+            waited: Waited::Plain,
             pin: true,
             mailbox_entries: 4,
             faults: None,
@@ -78,7 +80,9 @@ pub enum RunError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A local store could not be mapped.
-    #[error("cannot map a local store of {len_bytes} bytes: {source}; use a smaller one or fewer accelerators")]
+    #[error(
+        "cannot map a local store of {len_bytes} bytes: {source}; use a smaller one or fewer accelerators"
+    )]
     LocalStore {
         /// Its size.
         len_bytes: usize,
@@ -86,7 +90,9 @@ pub enum RunError {
         source: io::Error,
     },
     /// An OS thread could not be started.
-    #[error("cannot start an OS thread for accelerator {accelerator}: {source}; use fewer accelerators")]
+    #[error(
+        "cannot start an OS thread for accelerator {accelerator}: {source}; use fewer accelerators"
+    )]
     OsThread {
         /// Which one.
         accelerator: usize,
@@ -160,14 +166,21 @@ impl<'env> Accelerator<'env> {
         Self::of_machine(config, &Arc::new(Machine::new(1, false, config.mailbox_entries)), 0)
     }
 
-    fn of_machine(config: &Config, machine: &Arc<Machine>, number: usize) -> Result<Self, RunError> {
+    fn of_machine(
+        config: &Config,
+        machine: &Arc<Machine>,
+        number: usize,
+    ) -> Result<Self, RunError> {
         let len_bytes = config.local_store_bytes;
-        let store = LocalStore::new(len_bytes).map_err(|source| RunError::LocalStore { len_bytes, source })?;
+        let store = LocalStore::new(len_bytes)
+            .map_err(|source| RunError::LocalStore { len_bytes, source })?;
         let engine = engine::open(config.engine, config.depth, store.arena(), config.faults)?;
         let post: Arc<Post> = machine.posts[number].clone();
         post.set_kicker(engine.kicker());
         let sched = Scheduler::new(config.threads_max.max(config.threads), post);
-        let transfers = Transfers::new(engine, config.depth, config.memory, config.waited, config.near_bytes);
+        let memory =
+            MemoryEngine::new(config.depth, config.memory, config.waited, config.near_bytes);
+        let transfers = Transfers::new(engine, config.depth, memory);
         let core = Core::new(number, sched, transfers, store, machine.clone());
         Ok(Self { core: Rc::new(core), turns_left: 0 })
     }
@@ -210,7 +223,8 @@ impl<'env> Accelerator<'env> {
         }
         let runnable = core.sched.runnable();
         // Threads that do I/O want to hear of it after each round.
-        self.turns_left = if core.transfers.file_pieces() > 0 { runnable.min(TURNS_MAX) } else { TURNS_MAX };
+        self.turns_left =
+            if core.transfers.file_pieces() > 0 { runnable.min(TURNS_MAX) } else { TURNS_MAX };
         Ok(())
     }
 
@@ -221,10 +235,8 @@ impl<'env> Accelerator<'env> {
     pub fn run_to_end(&mut self) -> Result<(), RunError> {
         loop {
             self.look_around()?;
-            while self.turns_left > 0 && self.core.sched.runnable() > 0 {
-                self.turns_left -= 1;
-                self.core.sched.turn();
-            }
+            self.core.sched.turns(self.turns_left);
+            self.turns_left = 0;
             if self.core.machine.is_over() {
                 return Err(RunError::CalledOff);
             }
@@ -266,7 +278,8 @@ impl<'env> Accelerator<'env> {
             sleep = after;
         }
         if sleep == Sleep::Deadlock {
-            let threads = core.sched.blocked().into_iter().map(|(id, what)| (id as usize, what)).collect();
+            let threads =
+                core.sched.blocked().into_iter().map(|(id, what)| (id as usize, what)).collect();
             return Err(RunError::Deadlock(Waits { accelerator: core.number, threads }));
         }
         reaped
@@ -329,17 +342,26 @@ where
 ///
 /// # Errors
 /// See [`RunError`].
-pub fn run_with_host<'env, T, F, P, R, H>(config: &Config, program: P, host: H) -> Result<(Vec<T>, R), RunError>
+pub fn run_with_host<'env, T, F, P, R, H>(
+    config: &Config,
+    program: P,
+    host: H,
+) -> Result<(Vec<T>, R), RunError>
 where
     T: Send + 'env,
     F: Future<Output = T> + 'env,
     P: Fn(Cx<'env>, Place) -> F + Sync,
     H: FnOnce(&Host<'_>) -> R,
 {
-    launch(config, &program, Some(host)).map(|(results, answer)| (results, answer.expect("a host that was given ran")))
+    launch(config, &program, Some(host))
+        .map(|(results, answer)| (results, answer.expect("a host that was given ran")))
 }
 
-fn launch<'env, T, F, P, R, H>(config: &Config, program: &P, host: Option<H>) -> Result<(Vec<T>, Option<R>), RunError>
+fn launch<'env, T, F, P, R, H>(
+    config: &Config,
+    program: &P,
+    host: Option<H>,
+) -> Result<(Vec<T>, Option<R>), RunError>
 where
     T: Send + 'env,
     F: Future<Output = T> + 'env,
@@ -371,7 +393,8 @@ where
             let _leaver = Leaver { machine: machine.clone(), fine: true };
             host(&Host { machine: &machine })
         });
-        let ends: Vec<_> = os_threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let ends: Vec<_> =
+            os_threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         match failed_start {
             Some(error) => Err(error),
             None => gather(ends).map(|results| (results, answer)),
@@ -418,13 +441,11 @@ where
     let results: Rc<RefCell<Vec<Option<T>>>> = Rc::default();
     results.borrow_mut().resize_with(config.threads, || None);
     for thread in 0..config.threads {
-        let place = Place { accelerator: number, thread, accelerators: count, threads: config.threads };
+        let place =
+            Place { accelerator: number, thread, accelerators: count, threads: config.threads };
         let body = program(accelerator.cx(), place);
         let results = results.clone();
-        let boxed = Box::new(async move {
-            let result = body.await;
-            results.borrow_mut()[thread] = Some(result);
-        });
+        let boxed = Box::new(Main { body, results, thread });
         accelerator.core.sched.spawn(boxed)?;
     }
     accelerator.run_to_end()?;
@@ -432,6 +453,33 @@ where
     leaver.fine = true;
     let results = results.take();
     Ok(results.into_iter().map(|r| r.expect("every thread ran to its end")).collect())
+}
+
+/// A program's thread, which leaves its result. A future of its own, because
+/// an async block around `body` would add a step to each of its turns.
+struct Main<F, T> {
+    body: F,
+    results: Rc<RefCell<Vec<Option<T>>>>,
+    thread: usize,
+}
+
+impl<T, F: Future<Output = T>> Future for Main<F, T> {
+    type Output = ();
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: `body` is not moved out of the pinned `self`; `Main` has no
+        // `Drop` of its own and is `Unpin` only if `body` is.
+        let this = unsafe { self.get_unchecked_mut() };
+        // SAFETY: as above.
+        match unsafe { Pin::new_unchecked(&mut this.body) }.poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(result) => {
+                this.results.borrow_mut()[this.thread] = Some(result);
+                Poll::Ready(())
+            }
+        }
+    }
 }
 
 type Joined<T> = std::thread::Result<Result<Vec<T>, RunError>>;
@@ -461,7 +509,9 @@ pub struct Host<'m> {
 
 /// The run ended, failed or deadlocked before the accelerator answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("accelerator {accelerator} will not answer: the run ended, failed, or waits for the host itself")]
+#[error(
+    "accelerator {accelerator} will not answer: the run ended, failed, or waits for the host itself"
+)]
 pub struct HostError {
     /// Which accelerator.
     pub accelerator: usize,

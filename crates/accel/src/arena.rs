@@ -32,9 +32,15 @@ impl Arena {
         // SAFETY: a new anonymous private mapping at an address of the
         // kernel's choice touches no existing memory.
         let start = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len_bytes, prot, rustix::mm::MapFlags::PRIVATE)?
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len_bytes,
+                prot,
+                rustix::mm::MapFlags::PRIVATE,
+            )?
         };
-        let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let start = NonNull::new(start.cast::<u8>())
+            .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Self { start, len_bytes })
     }
 
@@ -48,7 +54,11 @@ impl Arena {
 
     /// The address `offset` bytes in; `offset` is at most the length.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset <= self.len_bytes, "offset {offset} outside an arena of {} bytes", self.len_bytes);
+        assert!(
+            offset <= self.len_bytes,
+            "offset {offset} outside an arena of {} bytes",
+            self.len_bytes
+        );
         // SAFETY: inside the mapping or one past its end, by the check above.
         unsafe { self.start.add(offset) }
     }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use crate::engine::memory;
+use crate::engine::memory::{self, Prefetched};
+use crate::fault::{TransferError, TransferResult};
 use crate::machine::{Machine, Parcel, Post, lock};
 use crate::queue::{Direction, OpId, Order, Tag};
 use crate::region::{Ea, Lent};
 use crate::sched::{Scheduler, SpawnError, Waiter};
 use crate::store::{Buf, LocalStore, NoSpace};
-use crate::transfers::{Started, TransferResult, Transfers};
+use crate::transfers::{Started, Transfers};
 
 /// One accelerator's state, shared by its threads.
 pub(crate) struct Core<'env> {
@@ -40,7 +41,17 @@ impl<'env> Core<'env> {
     ) -> Self {
         let post = machine.posts[number].clone();
         let (post_waiters, parcels_sent, stacks_made) = Default::default();
-        Self { number, sched, transfers, store, machine, post, post_waiters, parcels_sent, stacks_made }
+        Self {
+            number,
+            sched,
+            transfers,
+            store,
+            machine,
+            post,
+            post_waiters,
+            parcels_sent,
+            stacks_made,
+        }
     }
 
     fn wait_for_post(&self, cx: &Context<'_>, what: &'static str) {
@@ -98,7 +109,14 @@ impl<'env> Cx<'env> {
     }
 
     #[inline(always)]
-    fn start_get(&self, buf: Buf, ea: Ea<'env>, len: usize, tag: Tag, order: Order) -> Transfer<'_, 'env> {
+    fn start_get(
+        &self,
+        buf: Buf,
+        ea: Ea<'env>,
+        len: usize,
+        tag: Tag,
+        order: Order,
+    ) -> Transfer<'_, 'env> {
         let started = self.core.transfers.get(buf, ea, len, tag, order, self.core.sched.current());
         Transfer::new(self, started, tag)
     }
@@ -157,7 +175,7 @@ impl<'env> Cx<'env> {
     #[inline(always)]
     pub fn load<'t, T>(&self, lent: &Lent<'t, T>, index: usize) -> Load<'_, 'env, 't, T> {
         let item = &lent.items()[index];
-        let near = self.core.transfers.is_near(lent.len_bytes());
+        let near = self.core.transfers.memory().is_near(lent.len_bytes());
         if !near {
             memory::prefetch(std::ptr::from_ref(item).cast());
         }
@@ -192,7 +210,10 @@ impl<'env> Cx<'env> {
     ///
     /// # Errors
     /// [`SpawnError`] at the limit of threads.
-    pub fn spawn<T: 'env>(&self, body: impl Future<Output = T> + 'env) -> Result<Thread<'env, T>, SpawnError> {
+    pub fn spawn<T: 'env>(
+        &self,
+        body: impl Future<Output = T> + 'env,
+    ) -> Result<Thread<'env, T>, SpawnError> {
         let join = Rc::new(Join { result: RefCell::new(None), waiter: RefCell::new(None) });
         let (theirs, core) = (join.clone(), self.core.clone());
         self.core.sched.spawn(Box::new(async move {
@@ -265,7 +286,10 @@ impl<'env> Cx<'env> {
         lock(&post.parcels).push_back(parcel);
         post.notify();
         let offer = Offer { post, from: core.number, number, buf: Some(buf) };
-        self.when_posted("a receiver of its parcel", |_| taken.load(Ordering::SeqCst).then_some(())).await;
+        self.when_posted("a receiver of its parcel", |_| {
+            taken.load(Ordering::SeqCst).then_some(())
+        })
+        .await;
         offer.accepted()
     }
 
@@ -280,7 +304,10 @@ impl<'env> Cx<'env> {
                 let parcel = parcels.front()?;
                 let buf = buf.as_mut()?;
                 if parcel.len > buf.capacity_bytes() {
-                    return Some(Err(NoFit { parcel_bytes: parcel.len, capacity_bytes: buf.capacity_bytes() }));
+                    return Some(Err(NoFit {
+                        parcel_bytes: parcel.len,
+                        capacity_bytes: buf.capacity_bytes(),
+                    }));
                 }
                 parcel.open(buf);
                 Some(Ok(parcels.pop_front()?.from))
@@ -301,7 +328,11 @@ impl<'env> Cx<'env> {
         self.core.stacks_made.replace(self.core.stacks_made.get() + 1)
     }
 
-    async fn when_posted<R>(&self, what: &'static str, mut look: impl FnMut(&Post) -> Option<R>) -> R {
+    async fn when_posted<R>(
+        &self,
+        what: &'static str,
+        mut look: impl FnMut(&Post) -> Option<R>,
+    ) -> R {
         std::future::poll_fn(move |cx| match look(&self.core.post) {
             Some(found) => Poll::Ready(found),
             None => {
@@ -385,28 +416,40 @@ impl<T> Future for Thread<'_, T> {
 /// it goes on detached, and the buffer returns to the store when it is done.
 #[must_use = "a transfer dropped at once gives its buffer back to the store unseen"]
 pub struct Transfer<'c, 'env> {
+    // Single fields rather than an enum with payloads, which would be moved
+    // as a whole at every turn.
     cx: &'c Cx<'env>,
-    state: State,
+    buf: Option<Buf>,
+    error: Option<Box<TransferError>>,
+    /// Number of the queue's transfer, or of the prefetched get.
+    number: u32,
+    phase: Phase,
     tag: Tag,
 }
 
-enum State {
-    Over(TransferResult),
-    /// `ripe` once its thread has given the others a turn.
-    Prefetched { op: OpId, buf: Buf, ripe: bool },
-    Flies(OpId),
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// `buf` or `error` is the result.
+    Over,
+    /// Prefetched into nowhere yet; `buf` waits for its copy.
+    Prefetched,
+    /// Prefetched, and its thread has given the others a turn.
+    Ripe,
+    /// The queue has the buffer.
+    Flies,
     Taken,
 }
 
 impl<'c, 'env> Transfer<'c, 'env> {
     #[inline(always)]
     fn new(cx: &'c Cx<'env>, started: Started, tag: Tag) -> Self {
-        let state = match started {
-            Started::Over(result) => State::Over(result),
-            Started::Prefetched(op, buf) => State::Prefetched { op, buf, ripe: false },
-            Started::Flies(op) => State::Flies(op),
+        let (buf, error, number, phase) = match started {
+            Started::Over(Ok(buf)) => (Some(buf), None, 0, Phase::Over),
+            Started::Over(Err(error)) => (None, Some(error), 0, Phase::Over),
+            Started::Prefetched(get, buf) => (Some(buf), None, get.0, Phase::Prefetched),
+            Started::Flies(op) => (None, None, op.0, Phase::Flies),
         };
-        Self { cx, state, tag }
+        Self { cx, buf, error, number, phase, tag }
     }
 
     /// Gets `len` bytes at `ea` into the same buffer right after this
@@ -415,33 +458,37 @@ impl<'c, 'env> Transfer<'c, 'env> {
     #[inline]
     pub fn then_get(mut self, ea: Ea<'env>, len: usize) -> Self {
         let transfers = &self.cx.core.transfers;
-        let over = match std::mem::replace(&mut self.state, State::Taken) {
-            State::Over(result) => result,
-            State::Taken => return self,
-            State::Prefetched { op, buf, .. } => {
-                transfers.land(op);
-                Ok(buf)
-            }
-            State::Flies(op) => match transfers.take(op) {
-                Some(result) => result,
-                None => {
-                    self.state = match transfers.chain_get(op, ea, len) {
-                        Ok(()) => State::Flies(op),
-                        Err(error) => {
-                            transfers.detach(op);
-                            State::Over(Err(error))
-                        }
-                    };
-                    return self;
-                }
+        match self.phase {
+            Phase::Taken => return self,
+            Phase::Over => {}
+            Phase::Prefetched | Phase::Ripe => transfers.land(Prefetched(self.number)),
+            Phase::Flies => match transfers.take(OpId(self.number)) {
+                Some(Ok(buf)) => self.buf = Some(buf),
+                Some(Err(error)) => self.error = Some(error),
+                None => match transfers.chain_get(OpId(self.number), ea, len) {
+                    Ok(()) => return self,
+                    Err(error) => {
+                        transfers.detach(OpId(self.number));
+                        self.error = Some(error);
+                    }
+                },
             },
-        };
-        match over {
-            Ok(buf) => self.cx.start_get(buf, ea, len, self.tag, Order::Plain),
-            Err(error) => {
-                self.state = State::Over(Err(error));
-                self
-            }
+        }
+        self.phase = Phase::Over;
+        match self.buf.take() {
+            Some(buf) => self.cx.start_get(buf, ea, len, self.tag, Order::Plain),
+            None => self,
+        }
+    }
+
+    /// Takes the result out.
+    #[inline(always)]
+    fn result(&mut self) -> Poll<TransferResult> {
+        self.phase = Phase::Taken;
+        match (self.buf.take(), self.error.take()) {
+            (Some(buf), _) => Poll::Ready(Ok(buf)),
+            (None, Some(error)) => Poll::Ready(Err(error)),
+            (None, None) => Poll::Pending,
         }
     }
 }
@@ -453,33 +500,31 @@ impl Future for Transfer<'_, '_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TransferResult> {
         let this = &mut *self;
         let core = &*this.cx.core;
-        match &mut this.state {
-            State::Prefetched { ripe: ripe @ false, .. } => {
-                *ripe = true;
+        match this.phase {
+            Phase::Prefetched => {
+                this.phase = Phase::Ripe;
                 core.sched.wait_turn(cx);
             }
-            State::Prefetched { .. } => {
-                if let State::Prefetched { op, buf, .. } = std::mem::replace(&mut this.state, State::Taken) {
-                    core.transfers.land(op);
-                    return Poll::Ready(Ok(buf));
-                }
+            Phase::Ripe => {
+                core.transfers.land(Prefetched(this.number));
+                return this.result();
             }
-            State::Over(_) if core.transfers.may_go_on() => {
-                if let State::Over(result) = std::mem::replace(&mut this.state, State::Taken) {
-                    return Poll::Ready(result);
+            Phase::Over if core.transfers.may_go_on() => return this.result(),
+            Phase::Over => core.sched.wait_turn(cx),
+            Phase::Flies => {
+                match core.transfers.take(OpId(this.number)) {
+                    Some(Ok(buf)) => this.buf = Some(buf),
+                    Some(Err(error)) => this.error = Some(error),
+                    None => {
+                        core.transfers.tell(&core.sched);
+                        core.transfers
+                            .set_waiter(OpId(this.number), core.sched.waiter(cx, "a transfer"));
+                        return Poll::Pending;
+                    }
                 }
+                return this.result();
             }
-            State::Over(_) => core.sched.wait_turn(cx),
-            State::Flies(op) => {
-                let op = *op;
-                if let Some(result) = core.transfers.take(op) {
-                    this.state = State::Taken;
-                    return Poll::Ready(result);
-                }
-                core.transfers.tell(&core.sched);
-                core.transfers.set_waiter(op, core.sched.waiter(cx, "a transfer"));
-            }
-            State::Taken => {}
+            Phase::Taken => {}
         }
         Poll::Pending
     }
@@ -488,10 +533,12 @@ impl Future for Transfer<'_, '_> {
 impl Drop for Transfer<'_, '_> {
     #[inline(always)]
     fn drop(&mut self) {
-        match self.state {
-            State::Flies(op) => self.cx.core.transfers.detach(op),
-            State::Prefetched { op, .. } => self.cx.core.transfers.withdraw(op),
-            State::Over(_) | State::Taken => {}
+        match self.phase {
+            Phase::Flies => self.cx.core.transfers.detach(OpId(self.number)),
+            Phase::Prefetched | Phase::Ripe => {
+                self.cx.core.transfers.withdraw(Prefetched(self.number))
+            }
+            Phase::Over | Phase::Taken => {}
         }
     }
 }

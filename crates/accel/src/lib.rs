@@ -44,6 +44,7 @@ mod accelerator;
 mod arena;
 mod cx;
 mod engine;
+mod fault;
 mod machine;
 mod queue;
 mod region;
@@ -53,14 +54,17 @@ mod store;
 mod topology;
 mod transfers;
 
-pub use accelerator::{Accelerator, Config, Host, HostError, Place, RunError, Step, Waits, run, run_with_host};
+pub use accelerator::{
+    Accelerator, Config, Host, HostError, Place, RunError, Step, Waits, run, run_with_host,
+};
 pub use arena::BUF_ALIGN_BYTES;
 pub use cx::{Cx, Load, NoFit, Thread, Transfer, YieldNow};
+pub use engine::memory::{MemoryPath, Waited};
 pub use engine::{EngineChoice, EngineError, EngineReport, Faults, probe};
+pub use fault::{TransferError, TransferFault, TransferResult};
 pub use queue::{Direction, Tag};
 pub use region::{Ea, Lent, Region};
 pub use sched::SpawnError;
 pub use stack::{StackCx, StackfulError};
 pub use store::{Buf, LocalStore, NoSpace};
 pub use topology::Topology;
-pub use transfers::{MemoryPath, TransferError, TransferFault, TransferResult};

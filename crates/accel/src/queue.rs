@@ -160,6 +160,8 @@ pub(crate) struct Queue<A, X> {
     retry: VecDeque<PieceId>,
     /// Ended transfers the owner has not been told of.
     finished: VecDeque<OpId>,
+    /// Transfers not done yet, over all tags.
+    open: usize,
     in_flight: usize,
     depth: usize,
     next_seq: u64,
@@ -178,15 +180,11 @@ impl<A: Address, X: Default> Queue<A, X> {
             flights_free: Vec::with_capacity(depth),
             retry: VecDeque::new(),
             finished: VecDeque::new(),
+            open: 0,
             in_flight: 0,
             depth,
             next_seq: 0,
         }
-    }
-
-    #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.in_flight < self.depth
     }
 
     /// Transfers of `tag` that are not done.
@@ -194,48 +192,23 @@ impl<A: Address, X: Default> Queue<A, X> {
         self.tags[tag.index()].open
     }
 
-    /// Whether a plain transfer of `tag` may start this moment.
+    /// Whether no transfer is open in any tag group.
     #[inline(always)]
-    pub(crate) fn may_start(&self, tag: Tag) -> bool {
-        self.tags[tag.index()].barriers == 0 && self.in_flight < self.depth && self.startable.is_empty()
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.open == 0
     }
 
-    /// The short way for a transfer that `may_start`, of one piece that the
-    /// owner carries out by itself; end it with `end_single`.
-    #[inline(always)]
-    pub(crate) fn begin_single(&mut self, tag: Tag, order: Order) -> (OpId, &mut X) {
-        if self.free.is_empty() {
-            self.reserve_slot();
-        }
-        let index = self.free.pop().expect("a slot was just reserved");
-        let state = &mut self.tags[tag.index()];
-        state.open += 1;
-        state.barriers += u32::from(order == Order::Barrier);
-        self.in_flight += 1;
-        let slot = &mut self.slots[index as usize];
-        slot.state = State::Flying;
-        slot.order = order;
-        slot.tag = tag;
-        slot.seq = self.next_seq;
-        self.next_seq += 1;
-        slot.flying = 1;
-        (OpId(index), &mut slot.payload)
+    /// Whether nothing open holds back a new transfer of `tag`.
+    pub(crate) fn may_start(&self, tag: Tag, order: Order) -> bool {
+        let state = &self.tags[tag.index()];
+        let blockers = if order == Order::Plain { state.barriers } else { state.open };
+        blockers == 0 && self.startable.is_empty()
     }
 
-    /// Ends what `begin_single` began.
+    /// Pieces in flight.
     #[inline(always)]
-    pub(crate) fn end_single(&mut self, op: OpId) {
-        let slot = &mut self.slots[op.0 as usize];
-        slot.state = State::Done;
-        slot.flying = 0;
-        self.in_flight -= 1;
-        let (tag, seq, barrier) = (slot.tag, slot.seq, slot.order == Order::Barrier);
-        let state = &mut self.tags[tag.index()];
-        state.open -= 1;
-        state.barriers -= u32::from(barrier);
-        if !state.held.is_empty() {
-            self.release_held(tag, seq, barrier);
-        }
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
     }
 
     #[cold]
@@ -272,6 +245,7 @@ impl<A: Address, X: Default> Queue<A, X> {
         };
         state.open += 1;
         state.barriers += u32::from(order == Order::Barrier);
+        self.open += 1;
         let slot = &mut self.slots[index as usize];
         slot.order = order;
         slot.tag = tag;
@@ -299,17 +273,21 @@ impl<A: Address, X: Default> Queue<A, X> {
     /// buffer right after those before it, unless one of them fails.
     pub(crate) fn chain(&mut self, op: OpId, step: Step<A>) {
         let slot = &mut self.slots[op.0 as usize];
-        debug_assert!(matches!(slot.state, State::Held | State::Startable | State::Flying), "chain to a live transfer");
+        debug_assert!(
+            matches!(slot.state, State::Held | State::Startable | State::Flying),
+            "chain to a live transfer"
+        );
         slot.then.push_back(step);
     }
 
-    /// The next piece to hand to an engine, if one may start now.
-    pub(crate) fn next_piece(&mut self) -> Option<Piece<A>> {
+    /// The next piece to hand to an engine, if one may start now that
+    /// `elsewhere` transfers are in flight besides the queue's own.
+    pub(crate) fn next_piece(&mut self, elsewhere: usize) -> Option<Piece<A>> {
         if let Some(id) = self.retry.pop_front() {
             let flight = self.flights[id.0 as usize].as_ref()?;
             return Some(self.piece(id, flight.op, flight.element));
         }
-        while self.in_flight < self.depth {
+        while self.in_flight + elsewhere < self.depth {
             let op = *self.startable.front()?;
             match self.cut(op) {
                 Some(element) => return Some(self.launch(op, element)),
@@ -373,7 +351,14 @@ impl<A: Address, X: Default> Queue<A, X> {
     }
 
     fn piece(&self, id: PieceId, op: OpId, element: Element<A>) -> Piece<A> {
-        Piece { id, op, direction: self.direction(op), ea: element.ea, buf_offset: element.buf_offset, len: element.len }
+        Piece {
+            id,
+            op,
+            direction: self.direction(op),
+            ea: element.ea,
+            buf_offset: element.buf_offset,
+            len: element.len,
+        }
     }
 
     /// Takes in what became of a piece; see `pop_finished` for what that ended.
@@ -442,6 +427,7 @@ impl<A: Address, X: Default> Queue<A, X> {
         let state = &mut self.tags[tag.index()];
         state.open -= 1;
         state.barriers -= u32::from(barrier);
+        self.open -= 1;
         self.finished.push_back(op);
         self.release_held(tag, seq, barrier);
     }
@@ -488,30 +474,16 @@ impl<A: Address, X: Default> Queue<A, X> {
         Some((std::mem::take(&mut slot.payload), slot.failure.take()))
     }
 
-    /// Frees the slot of a transfer that `begin_single` began and whose payload was used up.
-    #[inline(always)]
-    pub(crate) fn retire_single(&mut self, op: OpId) {
-        let slot = &mut self.slots[op.0 as usize];
-        debug_assert_eq!(slot.state, State::Done);
-        slot.state = State::Free;
-        self.free.push(op.0);
-    }
-
     /// Whether something waits that `next_piece` might give out.
     #[inline]
     pub(crate) fn has_startable(&self) -> bool {
         !self.startable.is_empty()
     }
-
-    /// All transfers that have been begun and not retired, and their tags.
-    pub(crate) fn live(&self) -> impl Iterator<Item = (OpId, Tag)> + '_ {
-        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.state != State::Free);
-        used.map(|(index, slot)| (OpId(index as u32), slot.tag))
-    }
-
 }
 
 fn transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
+#[cfg(test)]
+mod tests;

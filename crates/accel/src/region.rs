@@ -66,7 +66,8 @@ impl<'env> Region<'env> {
     pub fn direct_file(file: Arc<File>, range: Range<u64>, name: &str, align_bytes: u64) -> Self {
         let len_bytes = range.end.saturating_sub(range.start);
         let align_bytes = align_bytes.max(1).next_power_of_two();
-        let kind = Kind::File(FileRange { file, start: range.start, align_bytes, name: name.into() });
+        let kind =
+            Kind::File(FileRange { file, start: range.start, align_bytes, name: name.into() });
         Self { kind, len_bytes, lent: PhantomData }
     }
 

@@ -17,7 +17,9 @@ use crate::machine::{Post, lock};
 
 /// More threads than the accelerator's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{threads_max} threads run already, which is the limit; join some first, or raise threads_max")]
+#[error(
+    "{threads_max} threads run already, which is the limit; join some first, or raise threads_max"
+)]
 pub struct SpawnError {
     /// The limit.
     pub threads_max: usize,
@@ -132,10 +134,15 @@ impl<'env> Scheduler<'env> {
 
     fn new_slot(&self) -> u32 {
         let number = self.slots.borrow().len() as u32;
-        let bell = Arc::new(Bell { thread: number, rung: AtomicBool::new(false), post: self.post.clone() });
+        let bell = Arc::new(Bell {
+            thread: number,
+            rung: AtomicBool::new(false),
+            post: self.post.clone(),
+        });
         let waker = Waker::from(bell.clone());
         let (next, prev) = (NonNull::dangling(), NonNull::dangling());
-        let slot = Slot { body: None, next, prev, waker, bell, number, in_ring: false, waits_for: "" };
+        let slot =
+            Slot { body: None, next, prev, waker, bell, number, in_ring: false, waits_for: "" };
         self.slots.borrow_mut().push(NonNull::from(Box::leak(Box::new(slot))));
         number
     }
@@ -183,6 +190,16 @@ impl<'env> Scheduler<'env> {
         }
     }
 
+    /// Gives up to `count` turns, as long as a thread is runnable.
+    pub(crate) fn turns(&self, count: usize) {
+        for _ in 0..count {
+            if self.runnable.get() == 0 {
+                return;
+            }
+            self.turn();
+        }
+    }
+
     /// Gives the next thread its turn, if one is runnable.
     #[inline(always)]
     pub(crate) fn turn(&self) {
@@ -196,7 +213,8 @@ impl<'env> Scheduler<'env> {
         // box's content is pinned. The waker is not changed while shared.
         let polled = unsafe {
             let Some(mut body) = (*slot.as_ptr()).body else { return };
-            Pin::new_unchecked(body.as_mut()).poll(&mut Context::from_waker(&(*slot.as_ptr()).waker))
+            Pin::new_unchecked(body.as_mut())
+                .poll(&mut Context::from_waker(&(*slot.as_ptr()).waker))
         };
         if polled.is_pending() && self.turn.get() {
             // SAFETY: a thread that ran is still in the ring.
@@ -266,7 +284,11 @@ impl<'env> Scheduler<'env> {
     pub(crate) fn outside_wakers(&self) -> usize {
         // Two are ours: the slot's bell and the slot's waker.
         // SAFETY: slots live as long as their scheduler.
-        self.slots.borrow().iter().map(|slot| Arc::strong_count(unsafe { &slot.as_ref().bell }) - 2).sum()
+        self.slots
+            .borrow()
+            .iter()
+            .map(|slot| Arc::strong_count(unsafe { &slot.as_ref().bell }) - 2)
+            .sum()
     }
 
     /// Whether a context is the one `turn` made, with no executor between.
@@ -311,7 +333,10 @@ impl<'env> Scheduler<'env> {
         let slots = self.slots.borrow();
         // SAFETY: slots live as long as their scheduler.
         let slots = slots.iter().map(|slot| unsafe { slot.as_ref() });
-        slots.filter(|slot| slot.body.is_some() && !slot.in_ring).map(|slot| (slot.number, slot.waits_for)).collect()
+        slots
+            .filter(|slot| slot.body.is_some() && !slot.in_ring)
+            .map(|slot| (slot.number, slot.waits_for))
+            .collect()
     }
 }
 

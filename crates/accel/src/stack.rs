@@ -29,7 +29,9 @@ pub enum StackfulError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     /// No memory for the stack.
-    #[error("cannot map a stack of {stack_bytes} bytes: {source}; use smaller stacks or fewer threads")]
+    #[error(
+        "cannot map a stack of {stack_bytes} bytes: {source}; use smaller stacks or fewer threads"
+    )]
     Stack {
         /// The size asked for.
         stack_bytes: usize,
@@ -148,8 +150,8 @@ impl<'env> Cx<'env> {
         body: impl FnOnce(&StackCx<'_, 'env>) -> T + 'env,
     ) -> Result<Thread<'env, T>, StackfulError> {
         let number = self.stacks_made();
-        let stack =
-            Staggered::new(stack_bytes, number).map_err(|source| StackfulError::Stack { stack_bytes, source })?;
+        let stack = Staggered::new(stack_bytes, number)
+            .map_err(|source| StackfulError::Stack { stack_bytes, source })?;
         let limit = stack.limit().get();
         let cx = self.clone();
         let entry = move |yielder: &Yielder<WakerPtr, ()>, waker| {

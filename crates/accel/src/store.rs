@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -44,9 +43,6 @@ struct Inner {
 impl LocalStore {
     /// Maps a store of `len_bytes` (rounded up to whole pages).
     pub fn new(len_bytes: usize) -> io::Result<Self> {
-        if len_bytes > STORE_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a local store holds at most 4 GiB"));
-        }
         let arena = Arc::new(Arena::new(len_bytes)?);
         let space = RefCell::new(FreeList::new(arena.len_bytes()));
         Ok(Self { inner: Rc::new(Inner { arena, space }) })
@@ -61,18 +57,14 @@ impl LocalStore {
     /// (a power of two; at least 128 is used, at most a page is kept).
     /// Its content is whatever was there before, or zero.
     pub fn alloc_aligned(&self, len_bytes: usize, align_bytes: usize) -> Result<Buf, NoSpace> {
-        let align = align_bytes.next_power_of_two().clamp(BUF_ALIGN_BYTES, rustix::param::page_size());
+        let align =
+            align_bytes.next_power_of_two().clamp(BUF_ALIGN_BYTES, rustix::param::page_size());
         let mut space = self.inner.space.borrow_mut();
         let range = space.take(len_bytes, align)?;
-        Ok(Buf {
-            start: self.inner.arena.at(range.start),
-            store: self.inner.clone(),
-            view_start: 0,
-            view_len: len_bytes as u32,
-            slot_start: range.start as u32,
-            slot_len: (range.end - range.start) as u32,
-            not_send: PhantomData,
-        })
+        let start = self.inner.arena.at(range.start);
+        let store = self.inner.clone();
+        let inner = BufInner { start, view_start: 0, view_len: len_bytes, slot: range, store };
+        Ok(Buf { inner: Box::new(inner) })
     }
 
     /// The store's size in bytes.
@@ -95,30 +87,29 @@ impl LocalStore {
 /// An owned piece of a local store: a slot of memory and a view into it.
 /// It derefs to the view. It stays on its accelerator's OS thread.
 pub struct Buf {
-    // Small, because buffers are moved at every transfer.
-    start: NonNull<u8>,
-    store: Rc<Inner>,
-    view_start: u32,
-    view_len: u32,
-    slot_start: u32,
-    slot_len: u32,
-    not_send: PhantomData<*mut u8>,
+    /// Boxed, because buffers are moved at every transfer: one register.
+    inner: Box<BufInner>,
 }
 
-/// Buffers count in 32 bits.
-const STORE_BYTES_MAX: usize = u32::MAX as usize;
+struct BufInner {
+    start: NonNull<u8>,
+    view_start: usize,
+    view_len: usize,
+    slot: Range<usize>,
+    store: Rc<Inner>,
+}
 
 impl Buf {
     /// Bytes the slot holds, whatever the view.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {
-        self.slot_len as usize
+        self.inner.slot.end - self.inner.slot.start
     }
 
     /// Where the view lies in the slot.
     #[must_use]
     pub fn view(&self) -> Range<usize> {
-        self.view_start as usize..(self.view_start + self.view_len) as usize
+        self.inner.view_start..self.inner.view_start + self.inner.view_len
     }
 
     /// Moves the view: `range` counts from the slot's start.
@@ -132,23 +123,23 @@ impl Buf {
             "view {range:?} leaves a slot of {} bytes",
             self.capacity_bytes()
         );
-        self.view_start = range.start as u32;
-        self.view_len = (range.end - range.start) as u32;
+        self.inner.view_start = range.start;
+        self.inner.view_len = range.end - range.start;
     }
 
     /// The slot's first byte, which transfers count from.
     #[inline]
     pub(crate) fn start(&self) -> NonNull<u8> {
-        self.start
+        self.inner.start
     }
 
     #[inline]
     pub(crate) fn view_start(&self) -> usize {
-        self.view_start as usize
+        self.inner.view_start
     }
 
     pub(crate) fn arena(&self) -> &Arc<Arena> {
-        &self.store.arena
+        &self.inner.store.arena
     }
 }
 
@@ -159,7 +150,10 @@ impl Deref for Buf {
         // SAFETY: the view lies in this buffer's slot of a live, initialized
         // mapping, and no transfer runs in it: a buffer in flight is owned by
         // its transfer and cannot be reached through this type.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(self.view_start as usize), self.view_len as usize) }
+        unsafe {
+            let BufInner { start, view_start, view_len, .. } = *self.inner;
+            std::slice::from_raw_parts(start.as_ptr().add(view_start), view_len)
+        }
     }
 }
 
@@ -167,20 +161,22 @@ impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `&mut self` makes the access unique.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(self.view_start as usize), self.view_len as usize) }
+        unsafe {
+            let BufInner { start, view_start, view_len, .. } = *self.inner;
+            std::slice::from_raw_parts_mut(start.as_ptr().add(view_start), view_len)
+        }
     }
 }
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        let start = self.slot_start as usize;
-        self.store.space.borrow_mut().give(start..start + self.slot_len as usize);
+        self.inner.store.space.borrow_mut().give(self.inner.slot.clone());
     }
 }
 
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buf").field("slot_start", &self.slot_start).field("slot_len", &self.slot_len).field("view", &self.view()).finish()
+        f.debug_struct("Buf").field("slot", &self.inner.slot).field("view", &self.view()).finish()
     }
 }
 

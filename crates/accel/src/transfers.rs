@@ -2,11 +2,11 @@
 //! flight.
 
 use std::cell::{Cell, RefCell, UnsafeCell};
-use std::fmt;
 use std::io;
-use std::ptr;
 
-use crate::engine::{Engine, IoOp, Wait, memory};
+use crate::engine::memory::{self, Copy, MemoryEngine, Prefetched};
+use crate::engine::{Engine, IoOp, Wait};
+use crate::fault::{TransferError, TransferFault, TransferResult};
 use crate::queue::{Address, Direction, Element, Failure, OpId, Order, PieceId, Queue, Step, Tag};
 use crate::region::{Ea, Kind};
 use crate::sched::{Scheduler, Waiter};
@@ -14,12 +14,6 @@ use crate::store::Buf;
 
 /// The largest operation handed to a file engine.
 const FILE_PIECE_BYTES_MAX: usize = 1 << 20;
-
-/// A block this long occupies the processor's own prefetchers by itself.
-const STRAIGHT_FROM_BYTES: usize = 4096;
-
-/// Threads whose last address is remembered to recognize sequential access.
-const STREAMS: usize = 64;
 
 /// Straight transfers in a row before a thread gives way to the others.
 const STRAIGHT_IN_A_ROW_MAX: u32 = 256;
@@ -37,115 +31,13 @@ impl Address for Ea<'_> {
     }
 }
 
-/// Why a transfer failed.
-#[derive(Debug, thiserror::Error)]
-pub enum TransferFault {
-    /// The device or kernel failed.
-    #[error("{0}")]
-    Io(#[source] io::Error),
-    /// The source ended early: the file is shorter than its region.
-    #[error("it ends {missing_bytes} bytes early; was it truncated meanwhile?")]
-    Ended {
-        /// Bytes that did not come.
-        missing_bytes: usize,
-    },
-    /// The transfer leaves its region.
-    #[error("{len_bytes} bytes leave the region of {region_bytes} bytes")]
-    OutsideRegion {
-        /// Bytes to transfer.
-        len_bytes: usize,
-        /// The region's length.
-        region_bytes: u64,
-    },
-    /// The buffer is too small.
-    #[error("{len_bytes} bytes do not fit the buffer of {capacity_bytes} bytes")]
-    OutsideBuf {
-        /// Bytes to transfer, widened for direct I/O.
-        len_bytes: usize,
-        /// What the buffer holds.
-        capacity_bytes: usize,
-    },
-    /// A put to memory that was lent for reading.
-    #[error("the region is lent for reading only")]
-    ReadOnly,
-    /// A direct put that is not aligned.
-    #[error("direct output needs offset, length and buffer aligned to {align_bytes} bytes")]
-    Unaligned {
-        /// The alignment asked for.
-        align_bytes: u64,
-    },
-}
-
-/// A failed transfer: what, where, why. Gives the buffer back.
-pub struct TransferError {
-    /// Get or put.
-    pub direction: Direction,
-    /// The region's name: the file, or "memory".
-    pub region: String,
-    /// Bytes from the region's start.
-    pub offset: u64,
-    /// What went wrong.
-    pub fault: TransferFault,
-    /// The buffer, unless the transfer was detached.
-    pub buf: Option<Buf>,
-}
-
-impl fmt::Display for TransferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verb = if self.direction == Direction::Get { "get from" } else { "put to" };
-        write!(f, "{verb} {} at byte {}: {}", self.region, self.offset, self.fault)
-    }
-}
-
-impl fmt::Debug for TransferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TransferError({self})")
-    }
-}
-
-impl std::error::Error for TransferError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.fault)
-    }
-}
-
-/// What comes of a transfer.
-pub type TransferResult = Result<Buf, Box<TransferError>>;
-
-/// How memory transfers are carried out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MemoryPath {
-    /// Prefetch and yield where the region exceeds the near cache and access
-    /// is irregular, else straight.
-    #[default]
-    Auto,
-    /// Always prefetch and yield.
-    Interleave,
-    /// Always copy at once.
-    Straight,
-}
-
 /// What the queue keeps with a transfer in flight.
 #[derive(Debug, Default)]
 struct Load<'env> {
-    /// The buffer in flight; a prefetched get's stays with its `Transfer`.
     buf: Option<Buf>,
     ea: Option<Ea<'env>>,
-    lazy: Option<Lazy>,
     detached: bool,
     waiter: Option<Waiter>,
-}
-
-/// A memory get that was prefetched: the copy that is still to be made. The
-/// addresses stay valid until it is made or withdrawn: the source is lent for
-/// 'env, and the target's buffer is owned by the `Transfer`, which withdraws
-/// the copy when it is dropped, and leaks the buffer when it is leaked.
-#[derive(Debug, Clone, Copy)]
-struct Lazy {
-    source: *const u8,
-    target: *mut u8,
-    len: usize,
-    racing: bool,
 }
 
 pub(crate) struct Transfers<'env> {
@@ -153,11 +45,8 @@ pub(crate) struct Transfers<'env> {
     engine: RefCell<Box<dyn Engine>>,
     tag_waiters: RefCell<Vec<Waiter>>,
     file_pieces: Cell<usize>,
-    near_bytes: u64,
-    path: MemoryPath,
-    waited: bool,
-    last_end: Cell<*const u8>,
-    stream_end: [Cell<*const u8>; STREAMS],
+    memory: MemoryEngine,
+    depth: usize,
     straight_left: Cell<u32>,
 }
 
@@ -165,22 +54,19 @@ pub(crate) struct Transfers<'env> {
 pub(crate) enum Started {
     Over(TransferResult),
     /// Prefetched; `land` makes the copy.
-    Prefetched(OpId, Buf),
+    Prefetched(Prefetched, Buf),
     Flies(OpId),
 }
 
 impl<'env> Transfers<'env> {
-    pub(crate) fn new(engine: Box<dyn Engine>, depth: usize, path: MemoryPath, waited: bool, near_bytes: u64) -> Self {
+    pub(crate) fn new(engine: Box<dyn Engine>, depth: usize, memory: MemoryEngine) -> Self {
         Self {
             queue: UnsafeCell::new(Queue::new(depth)),
             engine: RefCell::new(engine),
             tag_waiters: RefCell::default(),
             file_pieces: Cell::new(0),
-            near_bytes,
-            path,
-            waited,
-            last_end: Cell::new(ptr::null()),
-            stream_end: [const { Cell::new(ptr::null()) }; STREAMS],
+            memory,
+            depth: depth.max(1),
             straight_left: Cell::new(STRAIGHT_IN_A_ROW_MAX),
         }
     }
@@ -195,34 +81,23 @@ impl<'env> Transfers<'env> {
         unsafe { &mut *self.queue.get() }
     }
 
-    /// Whether memory of this length is near enough to be read without a prefetch.
+    /// The memory engine.
     #[inline(always)]
-    pub(crate) fn is_near(&self, len_bytes: u64) -> bool {
-        match self.path {
-            MemoryPath::Auto => len_bytes <= self.near_bytes,
-            MemoryPath::Interleave => false,
-            MemoryPath::Straight => true,
-        }
-    }
-
-    /// Whether a copy should be made at once. Also learns the pattern.
-    #[inline(always)]
-    fn goes_straight(&self, ea: Ea<'env>, source: *const u8, len: usize, thread: u32) -> bool {
-        if self.path != MemoryPath::Auto {
-            return self.path == MemoryPath::Straight;
-        }
-        if ea.region.len_bytes() <= self.near_bytes || len >= STRAIGHT_FROM_BYTES {
-            return true;
-        }
-        let stream = &self.stream_end[thread as usize % STREAMS];
-        let end = source.wrapping_add(len);
-        let sequential = self.last_end.replace(end) == source;
-        stream.replace(end) == source || sequential
+    pub(crate) fn memory(&self) -> &MemoryEngine {
+        &self.memory
     }
 
     /// Starts a get of `len` bytes at `ea` into `buf`.
     #[inline(always)]
-    pub(crate) fn get(&self, mut buf: Buf, ea: Ea<'env>, len: usize, tag: Tag, order: Order, thread: u32) -> Started {
+    pub(crate) fn get(
+        &self,
+        mut buf: Buf,
+        ea: Ea<'env>,
+        len: usize,
+        tag: Tag,
+        order: Order,
+        thread: u32,
+    ) -> Started {
         let Kind::Memory { start, writable } = ea.region.kind else {
             return self.get_slow(buf, ea, len, tag, order);
         };
@@ -231,63 +106,46 @@ impl<'env> Transfers<'env> {
         }
         buf.set_view(0..len);
         let source = start.cast_const().wrapping_add(ea.offset as usize);
-        let lazy = Lazy { source, target: buf.start().as_ptr(), len, racing: writable };
-        if self.goes_straight(ea, source, len, thread) {
-            self.copy(lazy);
-            return Started::Over(Ok(buf));
+        let copy = Copy { source, target: buf.start().as_ptr(), len, racing: writable };
+        let region_bytes = ea.region.len_bytes();
+        // SAFETY: the range was checked against region and buffer. The region
+        // is lent for 'env; the buffer goes to the `Transfer`, which withdraws
+        // the copy when it is dropped, and leaks the buffer when it is leaked.
+        unsafe {
+            if self.memory.goes_straight(region_bytes, copy, thread) {
+                self.memory.carry_out(copy);
+                return Started::Over(Ok(buf));
+            }
+            match self.memory.begin(copy, tag, order == Order::Barrier) {
+                Some(prefetched) => Started::Prefetched(prefetched, buf),
+                None => self.get_slow(buf, ea, len, tag, order),
+            }
         }
-        memory::prefetch_range(source, len);
-        let (op, load) = self.queue().begin_single(tag, order);
-        load.lazy = Some(lazy);
-        Started::Prefetched(op, buf)
     }
 
     /// Whether a memory transfer may be carried out this moment.
     #[inline(always)]
     fn starts_now(&self, tag: Tag, order: Order) -> bool {
-        if order != Order::Plain {
-            self.force_tag(tag);
+        if order != Order::Plain || self.memory.has_barriers() {
+            self.memory.settle(tag);
         }
         let queue = self.queue();
-        queue.may_start(tag) && (order == Order::Plain || queue.open(tag) == 0)
+        let room = queue.in_flight() + self.memory.in_flight() < self.depth;
+        room && (queue.is_quiet() || queue.may_start(tag, order))
     }
 
+    /// Ends a prefetched get.
     #[inline(always)]
-    fn copy(&self, lazy: Lazy) {
-        let Lazy { source, target, len, racing } = lazy;
-        // SAFETY: the range was checked against region and buffer when the get
-        // began; both are still there (see `Lazy`) and do not overlap.
-        unsafe {
-            if racing {
-                memory::copy_racing(source, target, len);
-            } else {
-                memory::copy_quiet(source, target, len);
-            }
-        }
-        if self.waited {
-            memory::wait_for_loads();
-        }
-    }
-
-    /// Ends a prefetched get, by its copy unless an ordered transfer had it made.
-    #[inline(always)]
-    pub(crate) fn land(&self, op: OpId) {
-        if let Some(lazy) = self.queue().payload(op).lazy.take() {
-            self.queue().end_single(op);
-            self.copy(lazy);
-        }
-        self.queue().retire_single(op);
+    pub(crate) fn land(&self, prefetched: Prefetched) {
+        self.memory.land(prefetched);
         if self.queue().has_startable() {
             self.pump();
         }
     }
 
-    /// Ends a prefetched get without a copy: nobody wants it any more.
-    pub(crate) fn withdraw(&self, op: OpId) {
-        if self.queue().payload(op).lazy.take().is_some() {
-            self.queue().end_single(op);
-        }
-        self.queue().retire_single(op);
+    /// Ends a prefetched get without its copy: nobody wants it any more.
+    pub(crate) fn withdraw(&self, prefetched: Prefetched) {
+        self.memory.withdraw(prefetched);
         self.pump();
     }
 
@@ -295,7 +153,9 @@ impl<'env> Transfers<'env> {
     #[inline(never)]
     fn get_slow(&self, mut buf: Buf, ea: Ea<'env>, len: usize, tag: Tag, order: Order) -> Started {
         match widen(&buf, ea, len) {
-            Err(fault) => Started::Over(Err(fail(buf, Direction::Get, ea, fault))),
+            Err(fault) => {
+                Started::Over(Err(TransferError::new(Some(buf), Direction::Get, ea, fault)))
+            }
             Ok((element, view)) => {
                 buf.set_view(view);
                 let step = Step { direction: Direction::Get, first: element, more: Vec::new() };
@@ -308,7 +168,9 @@ impl<'env> Transfers<'env> {
     #[inline(always)]
     pub(crate) fn put(&self, buf: Buf, ea: Ea<'env>, tag: Tag, order: Order) -> Started {
         match ea.region.kind {
-            Kind::Memory { start, writable: true } if ea.holds(buf.len()) && self.starts_now(tag, order) => {
+            Kind::Memory { start, writable: true }
+                if ea.holds(buf.len()) && self.starts_now(tag, order) =>
+            {
                 let target = start.wrapping_add(ea.offset as usize);
                 // SAFETY: the range was checked against the region, which is
                 // writable and lent for 'env; the buffer is not part of it.
@@ -322,7 +184,9 @@ impl<'env> Transfers<'env> {
     #[cold]
     fn put_slow(&self, buf: Buf, ea: Ea<'env>, tag: Tag, order: Order) -> Started {
         match check_put(&buf, ea) {
-            Err(fault) => Started::Over(Err(fail(buf, Direction::Put, ea, fault))),
+            Err(fault) => {
+                Started::Over(Err(TransferError::new(Some(buf), Direction::Put, ea, fault)))
+            }
             Ok(element) => {
                 let step = Step { direction: Direction::Put, first: element, more: Vec::new() };
                 self.begin(buf, ea, tag, order, step)
@@ -331,7 +195,13 @@ impl<'env> Transfers<'env> {
     }
 
     /// Starts a scatter (put) or gather (get): elements lie back to back in the buffer.
-    pub(crate) fn list(&self, mut buf: Buf, list: &[(Ea<'env>, usize)], tag: Tag, direction: Direction) -> Started {
+    pub(crate) fn list(
+        &self,
+        mut buf: Buf,
+        list: &[(Ea<'env>, usize)],
+        tag: Tag,
+        direction: Direction,
+    ) -> Started {
         let base = if direction == Direction::Put { buf.view_start() } else { 0 };
         let room = if direction == Direction::Put { buf.len() } else { buf.capacity_bytes() };
         let mut elements = Vec::with_capacity(list.len());
@@ -339,21 +209,37 @@ impl<'env> Transfers<'env> {
         for &(ea, len) in list {
             let align = match &ea.region.kind {
                 Kind::Memory { writable, .. } if !writable && direction == Direction::Put => {
-                    return Started::Over(Err(fail(buf, direction, ea, TransferFault::ReadOnly)));
+                    return Started::Over(Err(TransferError::new(
+                        Some(buf),
+                        direction,
+                        ea,
+                        TransferFault::ReadOnly,
+                    )));
                 }
                 Kind::Memory { .. } => 1,
                 Kind::File(file) => file.align_bytes,
             };
             if !ea.holds(len) {
-                let fault = TransferFault::OutsideRegion { len_bytes: len, region_bytes: ea.region.len_bytes() };
-                return Started::Over(Err(fail(buf, direction, ea, fault)));
+                let fault = TransferFault::OutsideRegion {
+                    len_bytes: len,
+                    region_bytes: ea.region.len_bytes(),
+                };
+                return Started::Over(Err(TransferError::new(Some(buf), direction, ea, fault)));
             }
             if len > room - used {
-                let fault = TransferFault::OutsideBuf { len_bytes: used.saturating_add(len), capacity_bytes: room };
-                return Started::Over(Err(fail(buf, direction, ea, fault)));
+                let fault = TransferFault::OutsideBuf {
+                    len_bytes: used.saturating_add(len),
+                    capacity_bytes: room,
+                };
+                return Started::Over(Err(TransferError::new(Some(buf), direction, ea, fault)));
             }
             if align > 1 && !(ea.offset | (base + used) as u64 | len as u64).is_multiple_of(align) {
-                return Started::Over(Err(fail(buf, direction, ea, TransferFault::Unaligned { align_bytes: align })));
+                return Started::Over(Err(TransferError::new(
+                    Some(buf),
+                    direction,
+                    ea,
+                    TransferFault::Unaligned { align_bytes: align },
+                )));
             }
             elements.push(Element { ea, buf_offset: base + used, len, need: len });
             used += len;
@@ -366,29 +252,40 @@ impl<'env> Transfers<'env> {
         self.begin(buf, first.ea, tag, Order::Plain, step)
     }
 
-    fn begin(&self, buf: Buf, ea: Ea<'env>, tag: Tag, order: Order, step: Step<Ea<'env>>) -> Started {
-        if order != Order::Plain {
-            self.force_tag(tag);
+    fn begin(
+        &self,
+        buf: Buf,
+        ea: Ea<'env>,
+        tag: Tag,
+        order: Order,
+        step: Step<Ea<'env>>,
+    ) -> Started {
+        if order != Order::Plain || self.memory.has_barriers() {
+            self.memory.settle(tag);
         }
         let load = Load { buf: Some(buf), ea: Some(ea), ..Load::default() };
         let op = self.queue().begin(tag, order, step, load);
-        if !self.queue().has_room() {
-            self.force_where(|_| true, 1);
+        if self.queue().in_flight() + self.memory.in_flight() >= self.depth {
+            self.memory.settle_one();
         }
         self.pump();
         Started::Flies(op)
     }
 
     /// After `op`, which is not done, gets `len` bytes at `ea` into the same buffer.
-    pub(crate) fn chain_get(&self, op: OpId, ea: Ea<'env>, len: usize) -> Result<(), Box<TransferError>> {
+    pub(crate) fn chain_get(
+        &self,
+        op: OpId,
+        ea: Ea<'env>,
+        len: usize,
+    ) -> Result<(), Box<TransferError>> {
         let Some(buf) = &mut self.queue().payload(op).buf else { return Ok(()) };
-        let (element, view) = widen(buf, ea, len).map_err(|fault| {
-            let region = ea.region.name().to_owned();
-            Box::new(TransferError { direction: Direction::Get, region, offset: ea.offset, fault, buf: None })
-        })?;
+        let (element, view) = widen(buf, ea, len)
+            .map_err(|fault| TransferError::new(None, Direction::Get, ea, fault))?;
         // Nobody sees the view before the chain's end.
         buf.set_view(view);
-        self.queue().chain(op, Step { direction: Direction::Get, first: element, more: Vec::new() });
+        self.queue()
+            .chain(op, Step { direction: Direction::Get, first: element, more: Vec::new() });
         Ok(())
     }
 
@@ -402,36 +299,12 @@ impl<'env> Transfers<'env> {
             Some(Failure::Io(error)) => TransferFault::Io(error),
             Some(Failure::Ended { missing }) => TransferFault::Ended { missing_bytes: missing },
         };
-        Some(Err(fail(buf, direction, ea, fault)))
-    }
-
-    /// Copies every prefetched get of `tag` now, so that an ordered transfer
-    /// may follow.
-    fn force_tag(&self, tag: Tag) {
-        if self.queue().open(tag) > 0 {
-            self.force_where(|found| found == tag, usize::MAX);
-        }
-    }
-
-    #[cold]
-    fn force_where(&self, wanted: impl Fn(Tag) -> bool, at_most: usize) {
-        let live: Vec<OpId> = self.queue().live().filter(|(_, tag)| wanted(*tag)).map(|(op, _)| op).collect();
-        let mut left = at_most;
-        for op in live {
-            if left == 0 {
-                break;
-            }
-            if let Some(lazy) = self.queue().payload(op).lazy.take() {
-                self.copy(lazy);
-                self.queue().end_single(op);
-                left -= 1;
-            }
-        }
+        Some(Err(TransferError::new(Some(buf), direction, ea, fault)))
     }
 
     /// Hands over all that may start. Memory pieces end at once.
     pub(crate) fn pump(&self) {
-        while let Some(piece) = self.queue().next_piece() {
+        while let Some(piece) = self.queue().next_piece(self.memory.in_flight()) {
             let Some(buf) = &self.queue().payload(piece.op).buf else { continue };
             let (buf_start, arena) = (buf.start(), buf.arena());
             match &piece.ea.region.kind {
@@ -525,7 +398,7 @@ impl<'env> Transfers<'env> {
 
     /// Whether all transfers of `tag` are done; copies prefetched gets.
     pub(crate) fn tag_is_quiet(&self, tag: Tag) -> bool {
-        self.force_tag(tag);
+        self.memory.settle(tag);
         self.pump();
         self.queue().open(tag) == 0
     }
@@ -552,11 +425,6 @@ impl<'env> Transfers<'env> {
     }
 }
 
-fn fail(buf: Buf, direction: Direction, ea: Ea<'_>, fault: TransferFault) -> Box<TransferError> {
-    let region = ea.region.name().to_owned();
-    Box::new(TransferError { direction, region, offset: ea.offset, fault, buf: Some(buf) })
-}
-
 /// What a get of `len` bytes at `ea` reads, and the view that shows them:
 /// direct I/O reads whole sectors around them.
 fn widen<'env>(
@@ -565,7 +433,10 @@ fn widen<'env>(
     len: usize,
 ) -> Result<(Element<Ea<'env>>, std::ops::Range<usize>), TransferFault> {
     if !ea.holds(len) {
-        return Err(TransferFault::OutsideRegion { len_bytes: len, region_bytes: ea.region.len_bytes() });
+        return Err(TransferFault::OutsideRegion {
+            len_bytes: len,
+            region_bytes: ea.region.len_bytes(),
+        });
     }
     let (head, wide) = match &ea.region.kind {
         Kind::Memory { .. } => (0, len),
@@ -577,7 +448,10 @@ fn widen<'env>(
         }
     };
     if wide > buf.capacity_bytes() {
-        return Err(TransferFault::OutsideBuf { len_bytes: wide, capacity_bytes: buf.capacity_bytes() });
+        return Err(TransferFault::OutsideBuf {
+            len_bytes: wide,
+            capacity_bytes: buf.capacity_bytes(),
+        });
     }
     let ea = Ea { offset: ea.offset.wrapping_sub(head as u64), ..ea };
     Ok((Element { ea, buf_offset: 0, len: wide, need: head + len }, head..head + len))
@@ -586,7 +460,10 @@ fn widen<'env>(
 fn check_put<'env>(buf: &Buf, ea: Ea<'env>) -> Result<Element<Ea<'env>>, TransferFault> {
     let len = buf.len();
     if !ea.holds(len) {
-        return Err(TransferFault::OutsideRegion { len_bytes: len, region_bytes: ea.region.len_bytes() });
+        return Err(TransferFault::OutsideRegion {
+            len_bytes: len,
+            region_bytes: ea.region.len_bytes(),
+        });
     }
     match &ea.region.kind {
         Kind::Memory { writable: false, .. } => return Err(TransferFault::ReadOnly),

@@ -5,10 +5,13 @@
 //! gets. Where that cannot win (near data, sequential or long blocks) the copy
 //! is made at once.
 
+use std::cell::Cell;
 use std::ptr;
 
+use crate::queue::Tag;
+
 /// Bytes of a cache line.
-pub(crate) const LINE_BYTES: usize = 64;
+const LINE_BYTES: usize = 64;
 
 /// Asks for the cache line at `address`.
 #[inline(always)]
@@ -24,7 +27,7 @@ pub(crate) fn prefetch(address: *const u8) {
 
 /// Asks for all lines of a range.
 #[inline(always)]
-pub(crate) fn prefetch_range(start: *const u8, len: usize) {
+fn prefetch_range(start: *const u8, len: usize) {
     let mut at = start;
     let end = start.wrapping_add(len);
     loop {
@@ -41,7 +44,7 @@ pub(crate) fn prefetch_range(start: *const u8, len: usize) {
 /// Waits until all loads so far are done: stands for the Cell's in-order core
 /// in the *waited* discipline of the experiments (LFENCE).
 #[inline(always)]
-pub(crate) fn wait_for_loads() {
+fn wait_for_loads() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: LFENCE is part of SSE2, which every x86-64 has.
     unsafe {
@@ -57,7 +60,7 @@ pub(crate) fn wait_for_loads() {
 /// 1. `len` bytes are readable at `source` and writable at `target`.
 /// 2. The ranges do not overlap, and nobody writes either meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn copy_quiet(source: *const u8, target: *mut u8, len: usize) {
+unsafe fn copy_quiet(source: *const u8, target: *mut u8, len: usize) {
     // SAFETY: the caller's conditions are those of the copy.
     unsafe { ptr::copy_nonoverlapping(source, target, len) };
 }
@@ -135,5 +138,274 @@ unsafe fn copy_sse2(mut source: *const u8, mut target: *mut u8, mut len: usize) 
             target = target.add(1);
         }
         len -= 1;
+    }
+}
+
+/// Makes a value the compiler takes for unknown out of a loaded one: zero,
+/// but not before the load is done.
+#[inline(always)]
+fn zero_after(loaded: usize) -> usize {
+    let mut zero = loaded;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: clears a register, by an instruction that waits for its input.
+    unsafe {
+        std::arch::asm!("and {0}, 0", inout(reg) zero, options(nostack, nomem));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        zero = std::hint::black_box(zero) & std::hint::black_box(0);
+    }
+    zero
+}
+
+/// How memory transfers are carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryPath {
+    /// Prefetch and yield where the region exceeds the near cache and access
+    /// is irregular, else straight.
+    #[default]
+    Auto,
+    /// Always prefetch and yield.
+    Interleave,
+    /// Always copy at once.
+    Straight,
+}
+
+/// Whether a memory transfer's end is waited for as the Cell's in-order core
+/// did, or left to the processor's own out-of-order overlap. For experiments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waited {
+    /// Not: what a user's loop really gets.
+    #[default]
+    Plain,
+    /// No later transfer is issued before this one's bytes are there: its
+    /// address is made to depend on them. Prefetches of others go on.
+    Dependency,
+    /// LFENCE after the copy: nothing later starts before all loads, and the
+    /// address translations of all prefetches, are done.
+    LoadFence,
+}
+
+/// A block this long occupies the processor's own prefetchers by itself.
+const STRAIGHT_FROM_BYTES: usize = 4096;
+
+/// Threads whose last address is remembered to recognize sequential access.
+const STREAMS: usize = 64;
+
+/// A copy into a local store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy {
+    pub(crate) source: *const u8,
+    pub(crate) target: *mut u8,
+    pub(crate) len: usize,
+    /// Others may write the source meanwhile.
+    pub(crate) racing: bool,
+}
+
+/// A prefetched get whose copy is still to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Prefetched(pub(crate) u32);
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// What was prefetched: all in cells, because every transfer passes here.
+struct Entry {
+    /// Null once the copy was made or withdrawn.
+    source: Cell<*const u8>,
+    target: Cell<*mut u8>,
+    len: Cell<usize>,
+    next_free: Cell<u32>,
+    tag: Cell<Tag>,
+    racing: Cell<bool>,
+    barrier: Cell<bool>,
+}
+
+/// The memory engine of one accelerator.
+pub(crate) struct MemoryEngine {
+    path: MemoryPath,
+    waited: Waited,
+    near_bytes: u64,
+    last_end: Cell<*const u8>,
+    stream_end: [Cell<*const u8>; STREAMS],
+    entries: Box<[Entry]>,
+    free: Cell<u32>,
+    in_flight: Cell<usize>,
+    /// Gets in flight that later ones of their tag must not pass.
+    barriers: Cell<usize>,
+    /// Zero, once the last block waited for has arrived.
+    arrived: Cell<usize>,
+}
+
+impl MemoryEngine {
+    pub(crate) fn new(depth: usize, path: MemoryPath, waited: Waited, near_bytes: u64) -> Self {
+        let depth = depth.max(1) as u32;
+        let entry = |index: u32| Entry {
+            source: Cell::new(ptr::null()),
+            target: Cell::new(ptr::null_mut()),
+            len: Cell::new(0),
+            next_free: Cell::new(if index + 1 < depth { index + 1 } else { NONE }),
+            tag: Cell::new(Tag::new(0)),
+            racing: Cell::new(false),
+            barrier: Cell::new(false),
+        };
+        Self {
+            path,
+            waited,
+            near_bytes,
+            last_end: Cell::new(ptr::null()),
+            stream_end: [const { Cell::new(ptr::null()) }; STREAMS],
+            entries: (0..depth).map(entry).collect(),
+            free: Cell::new(0),
+            in_flight: Cell::new(0),
+            barriers: Cell::new(0),
+            arrived: Cell::new(0),
+        }
+    }
+
+    /// Whether memory of this length is near enough to be read without a prefetch.
+    #[inline(always)]
+    pub(crate) fn is_near(&self, len_bytes: u64) -> bool {
+        match self.path {
+            MemoryPath::Auto => len_bytes <= self.near_bytes,
+            MemoryPath::Interleave => false,
+            MemoryPath::Straight => true,
+        }
+    }
+
+    /// Whether a copy should be made at once. Also learns the pattern.
+    #[inline(always)]
+    pub(crate) fn goes_straight(&self, region_bytes: u64, copy: Copy, thread: u32) -> bool {
+        if self.path != MemoryPath::Auto {
+            return self.path == MemoryPath::Straight;
+        }
+        if region_bytes <= self.near_bytes || copy.len >= STRAIGHT_FROM_BYTES {
+            return true;
+        }
+        let stream = &self.stream_end[thread as usize % STREAMS];
+        let end = copy.source.wrapping_add(copy.len);
+        let sequential = self.last_end.replace(end) == copy.source;
+        stream.replace(end) == copy.source || sequential
+    }
+
+    #[inline(always)]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.get()
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_barriers(&self) -> bool {
+        self.barriers.get() > 0
+    }
+
+    /// Carries a copy out.
+    ///
+    /// # Safety
+    /// `len` bytes are readable at `source` and writable at `target`, the
+    /// ranges do not overlap, and nobody writes the source unless `racing`.
+    #[inline(always)]
+    pub(crate) unsafe fn carry_out(&self, copy: Copy) {
+        // SAFETY: the caller's conditions.
+        unsafe {
+            if copy.racing {
+                copy_racing(copy.source, copy.target, copy.len);
+            } else {
+                copy_quiet(copy.source, copy.target, copy.len);
+            }
+        }
+        match self.waited {
+            Waited::Plain => {}
+            Waited::LoadFence => wait_for_loads(),
+            Waited::Dependency if copy.len > 0 => {
+                // SAFETY: the last byte just written, of a range of at least one.
+                let last = unsafe { *copy.target.add(copy.len - 1) };
+                self.arrived.set(zero_after(usize::from(last)));
+            }
+            Waited::Dependency => {}
+        }
+    }
+
+    /// Prefetches a copy's source; `None` if all entries are taken.
+    ///
+    /// # Safety
+    /// The conditions of `carry_out` hold until the copy is landed or
+    /// withdrawn, or for good if it never is.
+    #[inline(always)]
+    pub(crate) unsafe fn begin(&self, copy: Copy, tag: Tag, barrier: bool) -> Option<Prefetched> {
+        let index = self.free.get();
+        let entry = self.entries.get(index as usize)?;
+        self.free.set(entry.next_free.get());
+        let source = match self.waited {
+            Waited::Dependency => copy.source.wrapping_add(self.arrived.get()),
+            Waited::Plain | Waited::LoadFence => copy.source,
+        };
+        prefetch_range(source, copy.len);
+        entry.source.set(source);
+        entry.target.set(copy.target);
+        entry.len.set(copy.len);
+        entry.tag.set(tag);
+        entry.racing.set(copy.racing);
+        entry.barrier.set(barrier);
+        self.in_flight.set(self.in_flight.get() + 1);
+        if barrier {
+            self.barriers.set(self.barriers.get() + 1);
+        }
+        Some(Prefetched(index))
+    }
+
+    /// Makes the copy, unless an ordered transfer had it made before.
+    #[inline(always)]
+    pub(crate) fn land(&self, prefetched: Prefetched) {
+        self.end(&self.entries[prefetched.0 as usize], true);
+        self.release(prefetched);
+    }
+
+    /// Forgets the copy.
+    pub(crate) fn withdraw(&self, prefetched: Prefetched) {
+        self.end(&self.entries[prefetched.0 as usize], false);
+        self.release(prefetched);
+    }
+
+    #[inline(always)]
+    fn end(&self, entry: &Entry, copied: bool) {
+        let source = entry.source.replace(ptr::null());
+        if source.is_null() {
+            return;
+        }
+        self.in_flight.set(self.in_flight.get() - 1);
+        if entry.barrier.get() {
+            self.barriers.set(self.barriers.get() - 1);
+        }
+        if copied {
+            let (target, len, racing) = (entry.target.get(), entry.len.get(), entry.racing.get());
+            // SAFETY: `begin`'s conditions still hold: this is the one time
+            // that the copy is landed, withdrawn or settled.
+            unsafe { self.carry_out(Copy { source, target, len, racing }) };
+        }
+    }
+
+    #[inline(always)]
+    fn release(&self, prefetched: Prefetched) {
+        self.entries[prefetched.0 as usize].next_free.set(self.free.get());
+        self.free.set(prefetched.0);
+    }
+
+    /// Makes every copy of `tag` now, so that an ordered transfer may follow.
+    #[cold]
+    pub(crate) fn settle(&self, tag: Tag) {
+        if self.in_flight.get() > 0 {
+            self.entries
+                .iter()
+                .filter(|entry| entry.tag.get() == tag)
+                .for_each(|entry| self.end(entry, true));
+        }
+    }
+
+    /// Makes one copy now, so that something else may start.
+    #[cold]
+    pub(crate) fn settle_one(&self) {
+        if let Some(entry) = self.entries.iter().find(|entry| !entry.source.get().is_null()) {
+            self.end(entry, true);
+        }
     }
 }

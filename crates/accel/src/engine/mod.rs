@@ -41,7 +41,9 @@ impl FromStr for EngineChoice {
             "auto" => Ok(Self::Auto),
             "uring" => Ok(Self::Uring),
             "pread" => Ok(Self::Pread),
-            other => Err(format!("no engine is called '{other}'; engines are auto, uring and pread")),
+            other => {
+                Err(format!("no engine is called '{other}'; engines are auto, uring and pread"))
+            }
         }
     }
 }
@@ -146,7 +148,10 @@ pub(crate) fn open(
         EngineChoice::Pread => Box::new(pread::PreadPool::open(depth, "asked for")),
         EngineChoice::Auto => match uring::Uring::open(depth, arena) {
             Ok(ring) => Box::new(ring),
-            Err(error) => Box::new(pread::PreadPool::open(depth, &format!("io_uring: {}: {}", error.what, error.source))),
+            Err(error) => Box::new(pread::PreadPool::open(
+                depth,
+                &format!("io_uring: {}: {}", error.what, error.source),
+            )),
         },
     };
     Ok(match faults {
@@ -177,4 +182,3 @@ pub struct EngineReport {
     /// How it works here and why, in a line.
     pub detail: String,
 }
-

@@ -55,7 +55,13 @@ impl PreadPool {
             landed: Mutex::default(),
             something_landed: Condvar::new(),
         });
-        Self { shared, threads: Vec::new(), threads_max: depth.clamp(1, THREADS_MAX), flying: 0, why: why.into() }
+        Self {
+            shared,
+            threads: Vec::new(),
+            threads_max: depth.clamp(1, THREADS_MAX),
+            flying: 0,
+            why: why.into(),
+        }
     }
 
     fn hand_over(&mut self, op: IoOp) {
@@ -69,7 +75,11 @@ impl PreadPool {
             return;
         }
         let shared = self.shared.clone();
-        match std::thread::Builder::new().name("pread".into()).stack_size(64 * 1024).spawn(move || shared.work()) {
+        match std::thread::Builder::new()
+            .name("pread".into())
+            .stack_size(64 * 1024)
+            .spawn(move || shared.work())
+        {
             Ok(thread) => self.threads.push(thread),
             // With at least one thread the job only waits longer.
             Err(_) if !self.threads.is_empty() => {}
@@ -79,7 +89,8 @@ impl PreadPool {
 
     fn fail_waiting(&self, error: &io::Error) {
         for op in lock(&self.shared.jobs).waiting.drain(..) {
-            self.shared.land(op.id, Err(io::Error::new(error.kind(), "no thread for file transfers")));
+            self.shared
+                .land(op.id, Err(io::Error::new(error.kind(), "no thread for file transfers")));
         }
     }
 }
@@ -161,7 +172,8 @@ unsafe impl Engine for PreadPool {
     fn reap(&mut self, wait: Wait, done: Done<'_>) -> io::Result<()> {
         let mut landed = lock(&self.shared.landed);
         while wait == Wait::Block && landed.results.is_empty() && !landed.kicked {
-            landed = self.shared.something_landed.wait(landed).unwrap_or_else(PoisonError::into_inner);
+            landed =
+                self.shared.something_landed.wait(landed).unwrap_or_else(PoisonError::into_inner);
         }
         landed.kicked = false;
         let results = std::mem::take(&mut landed.results);

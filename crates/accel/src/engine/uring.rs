@@ -42,8 +42,16 @@ impl Uring {
             .or_else(|_| IoUring::new(entries))
             .map_err(fail("io_uring_setup"))?;
         let kick = Arc::new(EventFd::new().map_err(fail("eventfd"))?);
-        let mut engine =
-            Self { ring, kick, kick_armed: false, unfixed: None, flying: Vec::new(), flying_count: 0, refused: Vec::new(), arena: arena.clone() };
+        let mut engine = Self {
+            ring,
+            kick,
+            kick_armed: false,
+            unfixed: None,
+            flying: Vec::new(),
+            flying_count: 0,
+            refused: Vec::new(),
+            arena: arena.clone(),
+        };
         engine.no_op().map_err(fail("a no-op"))?;
         engine.unfixed = engine.register().err();
         Ok(engine)
@@ -51,14 +59,18 @@ impl Uring {
 
     fn no_op(&mut self) -> io::Result<()> {
         // SAFETY: a no-op refers to no memory.
-        unsafe { self.ring.submission().push(&opcode::Nop::new().build()) }.map_err(|_| io::ErrorKind::WouldBlock)?;
+        unsafe { self.ring.submission().push(&opcode::Nop::new().build()) }
+            .map_err(|_| io::ErrorKind::WouldBlock)?;
         self.ring.submit_and_wait(1)?;
         let result = self.ring.completion().next().map_or(-libc::EIO, |entry| entry.result());
         if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
     }
 
     fn register(&mut self) -> io::Result<()> {
-        let whole = libc::iovec { iov_base: self.arena.start().as_ptr().cast(), iov_len: self.arena.len_bytes() };
+        let whole = libc::iovec {
+            iov_base: self.arena.start().as_ptr().cast(),
+            iov_len: self.arena.len_bytes(),
+        };
         // SAFETY: the arena stays mapped as long as this ring: it is a field
         // of the same struct, dropped after `Drop::drop` stopped the ring.
         unsafe { self.ring.submitter().register_buffers(&[whole]) }
@@ -69,10 +81,16 @@ impl Uring {
         let memory = op.memory.as_ptr();
         let len = op.len as u32;
         let entry = match (op.direction, self.unfixed.is_none()) {
-            (Direction::Get, true) => opcode::ReadFixed::new(fd, memory, len, 0).offset(op.offset).build(),
+            (Direction::Get, true) => {
+                opcode::ReadFixed::new(fd, memory, len, 0).offset(op.offset).build()
+            }
             (Direction::Get, false) => opcode::Read::new(fd, memory, len).offset(op.offset).build(),
-            (Direction::Put, true) => opcode::WriteFixed::new(fd, memory, len, 0).offset(op.offset).build(),
-            (Direction::Put, false) => opcode::Write::new(fd, memory, len).offset(op.offset).build(),
+            (Direction::Put, true) => {
+                opcode::WriteFixed::new(fd, memory, len, 0).offset(op.offset).build()
+            }
+            (Direction::Put, false) => {
+                opcode::Write::new(fd, memory, len).offset(op.offset).build()
+            }
         };
         entry.user_data(u64::from(op.id))
     }
@@ -88,7 +106,8 @@ impl Uring {
 
     fn arm_kick(&mut self) -> io::Result<()> {
         if !self.kick_armed {
-            let poll = opcode::PollAdd::new(types::Fd(self.kick.0.as_raw_fd()), libc::POLLIN as u32);
+            let poll =
+                opcode::PollAdd::new(types::Fd(self.kick.0.as_raw_fd()), libc::POLLIN as u32);
             self.push(&poll.build().user_data(KICK))?;
             self.kick_armed = true;
         }
@@ -116,7 +135,11 @@ impl Uring {
         };
         match entered {
             Ok(_) => Ok(()),
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => Ok(()),
+            Err(e)
+                if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) =>
+            {
+                Ok(())
+            }
             Err(e) => Err(e),
         }
     }
@@ -137,7 +160,14 @@ impl Uring {
             self.flying[id as usize] = None;
             self.flying_count -= 1;
             let result = entry.result();
-            done(id, if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) });
+            done(
+                id,
+                if result < 0 {
+                    Err(io::Error::from_raw_os_error(-result))
+                } else {
+                    Ok(result as usize)
+                },
+            );
         }
     }
 }
