@@ -50,6 +50,26 @@ impl PagesArg {
     }
 }
 
+/// Blocks one after the other, or in pseudo-random order.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As they lie.
+    Sequential,
+    /// Each block once before any comes again.
+    Random,
+}
+
+impl Order {
+    /// As shown in titles.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Order::Sequential => "sequential blocks",
+            Order::Random => "random blocks",
+        }
+    }
+}
+
 /// Arguments of the experiments on irregular access.
 #[derive(Args, Clone, Debug)]
 pub struct IrregularArgs {
@@ -62,8 +82,8 @@ pub struct IrregularArgs {
     pub pages: PagesArg,
     /// Numbers of threads, and of chains interleaved by hand
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_name = "N,..",
-          value_parser = clap::value_parser!(u64).range(1..=4096))]
-    pub threads: Vec<u64>,
+          value_parser = parse_threads)]
+    pub threads: Vec<usize>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub rounds: Rounds,
@@ -93,7 +113,7 @@ impl IrregularArgs {
         if self.rounds.quick {
             return vec![1, 3, 16];
         }
-        self.threads.iter().map(|&threads| threads as usize).collect()
+        self.threads.clone()
     }
 }
 
@@ -126,6 +146,15 @@ pub fn parse_block_bytes(text: &str) -> Result<usize, String> {
     let block =
         usize::try_from(bytes).ok().filter(|b| b.is_power_of_two() && (8..=1 << 30).contains(b));
     block.ok_or_else(|| format!("'{text}' is no block length; write a power of two from 8 to 1G"))
+}
+
+/// Reads a number of threads or accelerators.
+///
+/// # Errors
+/// One line with the numbers possible.
+pub fn parse_threads(text: &str) -> Result<usize, String> {
+    let threads = text.parse().ok().filter(|threads| (1..=4096).contains(threads));
+    threads.ok_or_else(|| "a number from 1 to 4096".to_owned())
 }
 
 /// `16`, `4K`, `1M`: the shortest exact form in powers of 1024.

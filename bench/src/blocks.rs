@@ -2,16 +2,8 @@
 
 use std::cell::Cell;
 
+use crate::args::Order;
 use crate::permutation::Permutation;
-
-/// Blocks one after the other, or in pseudo-random order.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// As they lie.
-    Sequential,
-    /// Each block once before any comes again.
-    Random,
-}
 
 /// A stretch of an endless tour of a region's blocks. Runs take stretches one
 /// after the other, so that no run finds in a cache what the one before left.

@@ -5,6 +5,7 @@
 //! ratios formed within a round (see [`measure`]). `--quick` runs the same
 //! code with tiny parameters, as a test.
 
+pub mod aes;
 pub mod args;
 mod blocks;
 pub mod chain;
@@ -22,17 +23,20 @@ mod program;
 mod search;
 pub mod synthetic;
 pub mod table;
+pub mod threads;
 mod walk;
 
 use std::io::Write as _;
 
 use clap::{Subcommand, ValueEnum};
 
+use crate::aes::AesArgs;
 use crate::args::IrregularArgs;
 use crate::irregular::Irregular as _;
 use crate::machine::Machine;
 use crate::synthetic::SyntheticArgs;
 use crate::table::Table;
+use crate::threads::ThreadsArgs;
 
 /// A test that cannot run here says why; on CI that is a failure.
 #[cfg(test)]
@@ -44,6 +48,8 @@ fn skip(what: &str, reason: &str) {
 /// The experiments, as subcommands.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Bench {
+    /// What a yield, a mailbox, a send and a get cost (Figure 2)
+    Threads(ThreadsArgs),
     /// Pointer chase through a random cycle: serial, interleaved by hand, threads
     Walk(IrregularArgs),
     /// The rank of every node of a random list: serial, by sublists
@@ -54,6 +60,8 @@ pub enum Bench {
     Search(IrregularArgs),
     /// Blocks with so many cycles of compute per byte (the paper's section 5)
     Synthetic(SyntheticArgs),
+    /// AES-128 as simple loop, double buffering and threads (Figure 10)
+    Aes(AesArgs),
 }
 
 /// How results are printed.
@@ -74,6 +82,8 @@ pub enum Format {
 pub fn tables(bench: &Bench) -> anyhow::Result<Vec<Table>> {
     let machine = Machine::here();
     let mut tables = match bench {
+        Bench::Threads(args) => threads::run(args, &machine)?,
+        Bench::Aes(args) => aes::run(args, &machine)?,
         Bench::Walk(args) => vec![walk::Walk::run(args, &machine)?],
         Bench::Listrank(args) => vec![listrank::ListRank::run(args, &machine)?],
         Bench::Probe(args) => vec![probe::Probe::run(args, &machine)?],

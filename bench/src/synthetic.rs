@@ -18,8 +18,7 @@ use clap::{Args, ValueEnum};
 
 use self::report::{Outcome, Setting};
 use self::versions::{Case, Medium};
-use crate::args::{PagesArg, Rounds, parse_block_bytes, parse_bytes};
-use crate::blocks::Order;
+use crate::args::{Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, parse_threads};
 use crate::chain::{CYCLES_PER_BYTE, Chain};
 use crate::coldfile::ColdFile;
 use crate::fio::{Fio, Reads};
@@ -126,11 +125,6 @@ fn parse_cycles(text: &str) -> Result<usize, String> {
     cycles.ok_or_else(|| format!("compiled in are {CYCLES_PER_BYTE:?} cycles per byte"))
 }
 
-fn parse_threads(text: &str) -> Result<usize, String> {
-    let threads = text.parse().ok().filter(|threads| (1..=4096).contains(threads));
-    threads.ok_or_else(|| "a number from 1 to 4096".to_owned())
-}
-
 impl SyntheticArgs {
     /// The same with tiny parameters where `--quick` asks for them.
     fn effective(&self) -> Self {
@@ -178,6 +172,12 @@ impl SyntheticArgs {
 /// Runs the synthetic benchmark.
 pub(crate) fn run(args: &SyntheticArgs, machine: &Machine) -> anyhow::Result<Vec<Table>> {
     let args = args.effective();
+    let longest = args.sizes.iter().max().copied().unwrap_or(0) as u64;
+    let room = args.bytes.min(args.file_bytes);
+    anyhow::ensure!(
+        room >= 2 * longest,
+        "memory or file holds no two of the longest blocks; use more --bytes and --file-bytes"
+    );
     let mut outcomes = Vec::new();
     let mut notes = Vec::new();
     if args.medium != MediumArg::File {

@@ -1,8 +1,7 @@
 //! The synthetic benchmark's tables: rates as in Figures 3 and 5-7, speedups
 //! as in Figures 4, 8 and 9, and the best and worst cells.
 
-use crate::args::show_bytes;
-use crate::blocks::Order;
+use crate::args::{Order, show_bytes};
 use crate::chain::calibrate;
 use crate::hw::LOAD_FENCE;
 use crate::machine::Machine;
@@ -22,14 +21,14 @@ pub(crate) struct Setting {
 
 impl Setting {
     fn title(&self) -> String {
-        let order = if self.order == Order::Random { "random" } else { "sequential" };
+        let order = self.order.title();
         let mode = if self.write { "get-compute-put" } else { "read-only" };
         let discipline = match self.waited {
             Some(true) => format!(", waited ({LOAD_FENCE})"),
             Some(false) => ", plain".to_owned(),
             None => String::new(),
         };
-        format!("{}{discipline}, {order} blocks, {mode}", self.medium)
+        format!("{}{discipline}, {order}, {mode}", self.medium)
     }
 }
 

@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use accel::{Config, Region};
 
 use super::raw::block_loop;
-use crate::blocks::{Blocks, Order};
+use crate::args::Order;
+use crate::blocks::Blocks;
 use crate::chain::{Chain, with_cycles};
 use crate::coldfile::ColdFile;
 use crate::hw::Mem;
