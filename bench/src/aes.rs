@@ -3,13 +3,13 @@
 
 use std::cell::{Cell, RefCell};
 
-use accel::{Config, Region};
+use cellway::accel::{Config, Region};
+use cellway::kernels::Aes128Ecb;
+use cellway::{Block, Kernel as _, Unit};
 use clap::{Args, ValueEnum as _};
-use kernels::Aes128Ecb;
-use stream::{Block, Kernel as _, Unit};
 
 use crate::args::{
-    Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, parse_threads, show_bytes,
+    Discipline, Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, parse_threads, show_bytes,
 };
 use crate::blocks::Blocks;
 use crate::hw::{Mem, Pages};
@@ -44,9 +44,9 @@ pub struct AesArgs {
     /// Threads on the accelerator (15 in the paper)
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = parse_threads)]
     pub threads: usize,
-    /// End each transfer by a load fence, as on the in-order Cell
-    #[arg(long)]
-    pub waited: bool,
+    /// How a transfer's end is waited for
+    #[arg(long, value_enum, default_value_t = Discipline::Plain)]
+    pub discipline: Discipline,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub rounds: Rounds,
@@ -58,7 +58,7 @@ struct Case<'a> {
     cipher: &'a Aes128Ecb,
     order: Order,
     block_bytes: usize,
-    waited: bool,
+    discipline: Discipline,
     count: u64,
     tour: &'a Cell<u64>,
 }
@@ -90,7 +90,7 @@ impl Case<'_> {
     fn config(&self, threads: usize, buffers: usize) -> Config {
         let config = one_accelerator(threads);
         let local_store_bytes = config.local_store_bytes.max(buffers * self.block_bytes.max(128));
-        Config { local_store_bytes, waited: self.waited, ..config }
+        Config { local_store_bytes, waited: self.discipline.waited(), ..config }
     }
 
     fn simple(&self, threads: usize) -> anyhow::Result<Sample> {
@@ -124,7 +124,7 @@ impl Case<'_> {
             run_timed(&config, bytes, |cx, at| async move {
                 let mut started = Vec::with_capacity(threads);
                 for thread in 0..threads {
-                    let at = accel::Place { thread, threads, ..at };
+                    let at = cellway::accel::Place { thread, threads, ..at };
                     started.push(cx.spawn_stackful(STACK_BYTES, move |stack| {
                         listing1_stackful::<true>(stack, at, work, |data| encrypt(cipher, data))
                     })?);
@@ -156,7 +156,7 @@ fn check_outputs(
     block_bytes: usize,
     order: Order,
     threads: usize,
-    waited: bool,
+    discipline: Discipline,
 ) -> anyhow::Result<()> {
     let bytes = CHECKED_BYTES.max(2 * block_bytes);
     let plain: Vec<u8> = (0..bytes).map(|index| (index * 31 % 253) as u8).collect();
@@ -165,8 +165,15 @@ fn check_outputs(
     anyhow::ensure!(encrypt(&cipher, &mut wanted) == 0, "the kernel refuses {bytes} bytes");
     let memory = RefCell::new(Mem::from_fn(bytes, Pages::Small, |_| 0)?);
     let (tour, count) = (Cell::new(1), (bytes / block_bytes) as u64);
-    let case =
-        Case { memory: &memory, cipher: &cipher, order, block_bytes, waited, count, tour: &tour };
+    let case = Case {
+        memory: &memory,
+        cipher: &cipher,
+        order,
+        block_bytes,
+        discipline,
+        count,
+        tour: &tour,
+    };
     for mut version in case.versions(threads) {
         memory.borrow_mut().copy_from_slice(&plain);
         version.run()?;
@@ -206,12 +213,11 @@ fn figure(
     pages: Pages,
     order: Order,
 ) -> anyhow::Result<Table> {
-    let discipline =
-        if args.waited { format!("waited ({})", crate::hw::LOAD_FENCE) } else { "plain".into() };
     let title = format!(
-        "aes128 in memory (Figure 10): {} pages, {}, {discipline}, {} threads",
+        "aes128 in memory (Figure 10): {} pages, {}, {}, {} threads",
         pages.name(),
         order.title(),
+        args.discipline.title(),
         args.threads
     );
     let columns = [
@@ -227,7 +233,7 @@ fn figure(
     let mut table = Table::new(title, machine, &columns);
     let (cipher, tour) = (Aes128Ecb::default(), Cell::new(0));
     for &block_bytes in &args.sizes {
-        check_outputs(block_bytes, order, args.threads, args.waited)?;
+        check_outputs(block_bytes, order, args.threads, args.discipline)?;
         let kernel_cycles = kernel_cycles(&cipher, block_bytes);
         let block_ns = 100.0 + block_bytes as f64 * (kernel_cycles / machine.core_ghz + 0.2);
         let count = if args.rounds.quick { 64 } else { (RUN_NS / block_ns) as u64 };
@@ -236,7 +242,7 @@ fn figure(
             cipher: &cipher,
             order,
             block_bytes,
-            waited: args.waited,
+            discipline: args.discipline,
             count,
             tour: &tour,
         };
@@ -270,9 +276,11 @@ mod tests {
 
     #[test]
     fn all_versions_encrypt_alike() {
-        for (order, threads, waited) in [(Order::Sequential, 3, false), (Order::Random, 16, true)] {
+        for (order, threads, discipline) in
+            [(Order::Sequential, 3, Discipline::Plain), (Order::Random, 16, Discipline::Dependency)]
+        {
             for block_bytes in [16, 64, 4096, 16384] {
-                check_outputs(block_bytes, order, threads, waited).unwrap();
+                check_outputs(block_bytes, order, threads, discipline).unwrap();
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Arguments that several experiments share.
 
+use cellway::accel::Waited;
 use clap::{Args, ValueEnum};
 
 use crate::hw::Pages;
@@ -66,6 +67,42 @@ impl Order {
         match self {
             Order::Sequential => "sequential blocks",
             Order::Random => "random blocks",
+        }
+    }
+}
+
+/// How the end of a transfer in memory is waited for before its block is used.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discipline {
+    /// Waited: a load fence ends each transfer, as if the core ran in order. It
+    /// waits for the address translation of prefetches under way, too
+    Fence,
+    /// Waited: the next transfer's address depends on the last one's bytes
+    Dependency,
+    /// Plain: the processor overlaps what it can by itself
+    Plain,
+}
+
+impl Discipline {
+    /// As shown in titles.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Discipline::Fence => {
+                const { if cfg!(target_arch = "x86_64") { "waited (lfence)" } else { "waited (fence)" } }
+            }
+            Discipline::Dependency => "waited (dependency)",
+            Discipline::Plain => "plain",
+        }
+    }
+
+    /// The same as an accelerator's setting.
+    #[must_use]
+    pub fn waited(self) -> Waited {
+        match self {
+            Discipline::Fence => Waited::LoadFence,
+            Discipline::Dependency => Waited::Dependency,
+            Discipline::Plain => Waited::Plain,
         }
     }
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use accel::Region;
 use anyhow::Context as _;
+use cellway::accel::Region;
 use rustix::fs::{Advice, OFlags, fadvise};
 
 use crate::hw::resident_bytes;

@@ -1,8 +1,8 @@
 //! The paper's listings as programs for an accelerator, through the same calls
 //! any user has. With `WRITE` false blocks are read only (section 5.2).
 
-use accel::{Buf, Cx, NoSpace, Place, Region, StackCx, Tag, TransferResult};
 use anyhow::anyhow;
+use cellway::accel::{Buf, Cx, NoSpace, Place, Region, StackCx, Tag, TransferResult};
 
 use crate::blocks::Blocks;
 

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use accel::Lent;
+use cellway::accel::Lent;
 
 use crate::hw::{Mem, Pages, prefetch};
 use crate::irregular::Irregular;
@@ -143,7 +143,7 @@ impl ListRank {
         let nodes = Lent::new(&self.nodes);
         let heads = AtomicU32::new(0);
         let heads = &heads;
-        let found = accel::run(&one_accelerator(threads), |cx, _| async move {
+        let found = cellway::accel::run(&one_accelerator(threads), |cx, _| async move {
             let mut found = Vec::new();
             loop {
                 let sublist = heads.fetch_add(1, Relaxed);

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::Instant;
 
-use accel::{Config, Cx, Place};
+use cellway::accel::{Config, Cx, Place};
 
 use crate::measure::Sample;
 
@@ -48,7 +48,8 @@ where
     F: Future<Output = anyhow::Result<Lap>> + 'env,
     P: Fn(Cx<'env>, Place) -> F + Sync,
 {
-    let laps = accel::run(config, program)?.into_iter().collect::<anyhow::Result<Vec<Lap>>>()?;
+    let laps =
+        cellway::accel::run(config, program)?.into_iter().collect::<anyhow::Result<Vec<Lap>>>()?;
     let (Some(start), Some(end)) =
         (laps.iter().map(|lap| lap.start).min(), laps.iter().map(|lap| lap.end).max())
     else {

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use accel::{Cx, Lent};
+use cellway::accel::{Cx, Lent};
 
 use crate::hw::{Mem, Pages, prefetch};
 use crate::irregular::Irregular;

@@ -2,9 +2,10 @@
 //! cycles on each byte, put them back or not. Simple and double buffering
 //! against cooperative threads, in memory and in a file.
 //!
-//! In memory there are two disciplines, never mixed. *Waited*: a load fence
-//! ends each transfer before its block is used, as on the Cell, whose cores
-//! run in order. *Plain*: the processor overlaps what it can by itself.
+//! In memory there are two disciplines, never mixed. *Waited*: nothing goes on
+//! before a transfer's block is there, as on the Cell, whose cores run in
+//! order; by a load fence, or by making the next address depend on the block.
+//! *Plain*: the processor overlaps what it can by itself.
 
 mod raw;
 mod report;
@@ -18,7 +19,9 @@ use clap::{Args, ValueEnum};
 
 use self::report::{Outcome, Setting};
 use self::versions::{Case, Medium};
-use crate::args::{Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, parse_threads};
+use crate::args::{
+    Discipline, Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, parse_threads,
+};
 use crate::chain::{CYCLES_PER_BYTE, Chain};
 use crate::coldfile::ColdFile;
 use crate::fio::{Fio, Reads};
@@ -70,9 +73,9 @@ pub struct SyntheticArgs {
     /// Order of the blocks; without it both
     #[arg(long, value_enum)]
     pub order: Option<Order>,
-    /// In memory: whether each transfer is waited for before its block is used
-    #[arg(long, value_enum, default_value_t = DisciplineArg::Both)]
-    pub discipline: DisciplineArg,
+    /// In memory: how a transfer's end is waited for; without it all three
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub discipline: Vec<Discipline>,
     /// Threads that are compared with the other versions (15 in the paper)
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = parse_threads)]
     pub threads: usize,
@@ -109,17 +112,6 @@ pub enum ModeArg {
     Both,
 }
 
-/// Whether transfers are waited for.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DisciplineArg {
-    /// Each transfer ends by a load fence
-    Waited,
-    /// The processor overlaps what it can
-    Plain,
-    /// One after the other
-    Both,
-}
-
 fn parse_cycles(text: &str) -> Result<usize, String> {
     let cycles = text.parse().ok().filter(|cycles| CYCLES_PER_BYTE.contains(cycles));
     cycles.ok_or_else(|| format!("compiled in are {CYCLES_PER_BYTE:?} cycles per byte"))
@@ -149,12 +141,8 @@ impl SyntheticArgs {
         }
     }
 
-    fn disciplines(&self) -> &'static [bool] {
-        match self.discipline {
-            DisciplineArg::Waited => &[true],
-            DisciplineArg::Plain => &[false],
-            DisciplineArg::Both => &[true, false],
-        }
+    fn disciplines(&self) -> &[Discipline] {
+        if self.discipline.is_empty() { Discipline::value_variants() } else { &self.discipline }
     }
 
     /// Numbers of threads for a cell: more of them where Figures 3 and 4 want them.
@@ -206,11 +194,11 @@ fn in_memory(
         usize::try_from(args.bytes).context("more memory than addresses; use fewer --bytes")?;
     let memory = Mem::from_fn(bytes, pages, |index| (index * 7 % 251) as u8 | 1)?;
     let medium = Medium::Memory(RefCell::new(memory));
-    for &waited in args.disciplines() {
+    for &discipline in args.disciplines() {
         for &write in args.writes() {
             for order in args.orders() {
                 let name = format!("memory, {} pages", pages.name());
-                let setting = Setting { medium: name, waited: Some(waited), order, write };
+                let setting = Setting { medium: name, discipline: Some(discipline), order, write };
                 for &block_bytes in &args.sizes {
                     let cells =
                         Cells { args, machine, medium: &medium, setting: &setting, block_bytes };
@@ -242,7 +230,7 @@ fn in_file(
     for &write in args.writes() {
         for order in args.orders() {
             let setting =
-                Setting { medium: "file, direct I/O".to_owned(), waited: None, order, write };
+                Setting { medium: "file, direct I/O".to_owned(), discipline: None, order, write };
             for &block_bytes in args.sizes.iter().filter(|&&bytes| bytes >= FILE_BLOCK_BYTES_MIN) {
                 let cells =
                     Cells { args, machine, medium: &medium, setting: &setting, block_bytes };
@@ -294,7 +282,7 @@ impl Cells<'_> {
                 write: self.setting.write,
                 block_bytes: self.block_bytes,
                 cycles_per_byte,
-                waited: self.setting.waited == Some(true),
+                discipline: self.setting.discipline.unwrap_or(Discipline::Plain),
                 count,
                 tour: &tour,
                 chain: &chain,

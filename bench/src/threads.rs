@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use accel::{Buf, Config, Cx, Region, run_with_host};
 use anyhow::{Context as _, anyhow};
+use cellway::accel::{Buf, Config, Cx, Region, Waited, run_with_host};
 use clap::Args;
 
 use crate::args::{Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, show_bytes};
@@ -102,7 +102,7 @@ fn yield_stackless(threads: usize, each: u64) -> anyhow::Result<Sample> {
 fn yield_stackful(threads: usize, each: u64) -> anyhow::Result<Sample> {
     let config = Config { threads_max: threads + 1, ..one_accelerator(1) };
     run_timed(&config, each * threads as u64, |cx, _| async move {
-        let body = move |stack: &accel::StackCx<'_, '_>| {
+        let body = move |stack: &cellway::accel::StackCx<'_, '_>| {
             (0..each).for_each(|_| stack.yield_now());
             each
         };
@@ -157,7 +157,11 @@ fn mailbox_round_trips(words: u32) -> anyhow::Result<Sample> {
                 sum += u64::from(host.read_mailbox(0)?);
             }
             let seconds = start.elapsed().as_secs_f64();
-            Ok::<_, accel::HostError>(Sample { seconds, items: u64::from(words), check: Some(sum) })
+            Ok::<_, cellway::accel::HostError>(Sample {
+                seconds,
+                items: u64::from(words),
+                check: Some(sum),
+            })
         },
     )?;
     Ok(sample?)
@@ -288,7 +292,7 @@ fn gets(args: &ThreadsArgs, machine: &Machine, pages: Pages) -> anyhow::Result<T
 
 /// One thread per accelerator; the items are the gets of one accelerator.
 fn get_blocks(region: &Region<'_>, blocks: Blocks, accelerators: usize) -> anyhow::Result<Sample> {
-    let config = Config { accelerators, waited: true, ..one_accelerator(1) };
+    let config = Config { accelerators, waited: Waited::LoadFence, ..one_accelerator(1) };
     let chain = &Chain::default();
     let work = Work { region, blocks, align_bytes: 1 };
     run_timed(&config, blocks.count / accelerators as u64, |cx, at| async move {

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use accel::Lent;
+use cellway::accel::Lent;
 
 use crate::hw::{Mem, Pages, prefetch};
 use crate::irregular::Irregular;

@@ -1,9 +1,8 @@
 //! The synthetic benchmark's tables: rates as in Figures 3 and 5-7, speedups
 //! as in Figures 4, 8 and 9, and the best and worst cells.
 
-use crate::args::{Order, show_bytes};
+use crate::args::{Discipline, Order, show_bytes};
 use crate::chain::calibrate;
-use crate::hw::LOAD_FENCE;
 use crate::machine::Machine;
 use crate::measure::Paired;
 use crate::table::{Cell, Table};
@@ -14,7 +13,7 @@ pub(crate) struct Setting {
     /// As shown.
     pub(crate) medium: String,
     /// Memory only.
-    pub(crate) waited: Option<bool>,
+    pub(crate) discipline: Option<Discipline>,
     pub(crate) order: Order,
     pub(crate) write: bool,
 }
@@ -23,11 +22,7 @@ impl Setting {
     fn title(&self) -> String {
         let order = self.order.title();
         let mode = if self.write { "get-compute-put" } else { "read-only" };
-        let discipline = match self.waited {
-            Some(true) => format!(", waited ({LOAD_FENCE})"),
-            Some(false) => ", plain".to_owned(),
-            None => String::new(),
-        };
+        let discipline = self.discipline.map_or(String::new(), |d| format!(", {}", d.title()));
         format!("{}{discipline}, {order}, {mode}", self.medium)
     }
 }
@@ -217,7 +212,7 @@ fn speedups(
 #[derive(Clone, Copy)]
 struct Question {
     what: &'static str,
-    waited: Option<bool>,
+    discipline: Option<Discipline>,
     random_only: bool,
     read_only: bool,
     /// Least and greatest block length.
@@ -228,7 +223,7 @@ struct Question {
 
 impl Question {
     fn holds(&self, outcome: &Outcome) -> bool {
-        self.waited == outcome.setting.waited
+        self.discipline == outcome.setting.discipline
             && (!self.random_only || outcome.setting.order == Order::Random)
             && (!self.read_only || !outcome.setting.write)
             && (self.block_bytes.0..=self.block_bytes.1).contains(&outcome.block_bytes)
@@ -236,10 +231,10 @@ impl Question {
     }
 }
 
-fn questions() -> [Question; 10] {
+fn questions() -> Vec<Question> {
     let any = Question {
-        what: "",
-        waited: Some(false),
+        what: "all cells",
+        discipline: Some(Discipline::Plain),
         random_only: false,
         read_only: false,
         block_bytes: (0, usize::MAX),
@@ -247,33 +242,44 @@ fn questions() -> [Question; 10] {
         base: "double",
     };
     let random = Question { random_only: true, block_bytes: (64, 256), cycles_max: 4, ..any };
-    let touch = Question { waited: Some(true), cycles_max: 0, ..random };
-    let disk = Question {
-        waited: None,
-        block_bytes: (4096, 16384),
-        cycles_max: 0,
-        base: "fio",
-        read_only: true,
-        ..random
+    let random = Question { what: "random, 64-256 B, 0-4 c/B", ..random };
+    let touched = |what, block_bytes| Question { what, block_bytes, cycles_max: 0, ..random };
+    let waited = [
+        touched("random, 16 B, 0 c/B", (16, 16)),
+        touched("random, 64-128 B, 0 c/B", (64, 128)),
+        touched("random, 256 B, 0 c/B", (256, 256)),
+        any,
+    ];
+    let plain =
+        [Question { base: "simple", ..random }, Question { base: "loop", ..random }, random, any];
+    let file = [
+        Question {
+            base: "fio",
+            read_only: true,
+            ..touched("random, 4-16 KiB, 0 c/B", (4096, 16384))
+        },
+        any,
+    ];
+    let under = |discipline, questions: Vec<Question>| {
+        questions.into_iter().map(move |question| Question { discipline, ..question })
     };
-    [
-        Question { what: "waited, random, 16 B, 0 c/B", block_bytes: (16, 16), ..touch },
-        Question { what: "waited, random, 64-128 B, 0 c/B", block_bytes: (64, 128), ..touch },
-        Question { what: "waited, random, 256 B, 0 c/B", block_bytes: (256, 256), ..touch },
-        Question { what: "plain, random, 64-256 B, 0-4 c/B", base: "simple", ..random },
-        Question { what: "plain, random, 64-256 B, 0-4 c/B", base: "loop", ..random },
-        Question { what: "plain, random, 64-256 B, 0-4 c/B", ..random },
-        Question { what: "plain, all cells", ..any },
-        Question { what: "waited, all cells", waited: Some(true), ..any },
-        Question { what: "file, random reads, 4-16 KiB, 0 c/B", ..disk },
-        Question { what: "file, all cells", waited: None, ..any },
-    ]
+    under(Some(Discipline::Fence), waited.to_vec())
+        .chain(under(Some(Discipline::Dependency), waited.to_vec()))
+        .chain(under(Some(Discipline::Plain), plain.to_vec()))
+        .chain(under(None, file.to_vec()))
+        .collect()
 }
 
 /// Best and worst cells of the ranges that matter.
 fn summary(outcomes: &[Outcome], threads: usize, machine: &Machine) -> Option<Table> {
-    let columns =
-        [("cells", ""), ("against", ""), ("best", "x"), ("worst", "x"), ("worst cell", "")];
+    let columns = [
+        ("discipline", ""),
+        ("cells", ""),
+        ("against", ""),
+        ("best", "x"),
+        ("worst", "x"),
+        ("worst cell", ""),
+    ];
     let title = format!("synthetic: {threads} threads on one accelerator, best and worst cells");
     let mut table = Table::new(title, machine, &columns);
     for question in questions() {
@@ -286,8 +292,16 @@ fn summary(outcomes: &[Outcome], threads: usize, machine: &Machine) -> Option<Ta
             .collect();
         ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
         if let (Some(worst), Some(best)) = (ratios.first(), ratios.last()) {
+            let discipline = question.discipline.map_or("file", Discipline::title);
             let (what, base) = (question.what.into(), question.base.into());
-            table.row([what, base, best.0.into(), worst.0.into(), worst.1.as_str().into()]);
+            table.row([
+                discipline.into(),
+                what,
+                base,
+                best.0.into(),
+                worst.0.into(),
+                worst.1.as_str().into(),
+            ]);
         }
     }
     (!table.rows.is_empty()).then_some(table)

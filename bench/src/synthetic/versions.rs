@@ -2,10 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 
-use accel::{Config, Region};
+use cellway::accel::{Config, Region};
 
 use super::raw::block_loop;
-use crate::args::Order;
+use crate::args::{Discipline, Order};
 use crate::blocks::Blocks;
 use crate::chain::{Chain, with_cycles};
 use crate::coldfile::ColdFile;
@@ -53,8 +53,8 @@ pub(crate) struct Case<'a> {
     pub(crate) write: bool,
     pub(crate) block_bytes: usize,
     pub(crate) cycles_per_byte: usize,
-    /// Memory only: each transfer is waited for before its block is used.
-    pub(crate) waited: bool,
+    /// Matters in memory only.
+    pub(crate) discipline: Discipline,
     /// Blocks of a run by one thread; deeper versions over a file get more.
     pub(crate) count: u64,
     /// Where the endless tour of the blocks stands.
@@ -87,7 +87,7 @@ impl Case<'_> {
         let config = one_accelerator(threads);
         let buffer_bytes = self.block_bytes.next_multiple_of(self.medium.align_bytes().max(128));
         let local_store_bytes = config.local_store_bytes.max(buffers * buffer_bytes);
-        Config { local_store_bytes, waited: self.waited, ..config }
+        Config { local_store_bytes, waited: self.discipline.waited(), ..config }
     }
 
     fn run_simple<const CYCLES: usize, const WRITE: bool>(
@@ -130,7 +130,7 @@ impl Case<'_> {
         let memory = &mut memory.borrow_mut();
         let bytes = blocks.count * self.block_bytes as u64;
         Sample::of(bytes, || {
-            block_loop::<CYCLES, WRITE>(memory, &blocks, self.chain, ahead, self.waited)
+            block_loop::<CYCLES, WRITE>(memory, &blocks, self.chain, ahead, self.discipline)
         })
     }
 
@@ -223,10 +223,10 @@ mod tests {
             memory.as_chunks::<8>().0.iter().map(|&word| u64::from_le_bytes(word)).collect()
         };
         let (chain, tour) = (Chain::default(), Cell::new(3));
-        for (order, write, waited) in [
-            (Order::Random, false, true),
-            (Order::Random, true, false),
-            (Order::Sequential, true, true),
+        for (order, write, discipline) in [
+            (Order::Random, false, Discipline::Fence),
+            (Order::Random, true, Discipline::Plain),
+            (Order::Sequential, true, Discipline::Dependency),
         ] {
             for (block_bytes, cycles_per_byte) in
                 [(16, 1), (64, 0), (256, 4), (4096, 1), (16384, 2)]
@@ -238,7 +238,7 @@ mod tests {
                     write,
                     block_bytes,
                     cycles_per_byte,
-                    waited,
+                    discipline,
                     count,
                     tour: &tour,
                     chain: &chain,
@@ -271,7 +271,7 @@ mod tests {
                 write,
                 block_bytes: 4096,
                 cycles_per_byte: 1,
-                waited: false,
+                discipline: Discipline::Plain,
                 count: 64,
                 tour: &tour,
                 chain: &chain,
@@ -291,7 +291,7 @@ mod tests {
             write: false,
             block_bytes: 64,
             cycles_per_byte: 1,
-            waited: false,
+            discipline: Discipline::Plain,
             count: 11,
             tour: &tour,
             chain: &chain,
