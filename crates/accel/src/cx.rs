@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -419,8 +420,9 @@ pub struct Transfer<'c, 'env> {
     // Single fields rather than an enum with payloads, which would be moved
     // as a whole at every turn.
     cx: &'c Cx<'env>,
-    buf: Option<Buf>,
-    error: Option<Box<TransferError>>,
+    // Dropped by hand, because every await ends in a drop of nothing.
+    buf: ManuallyDrop<Option<Buf>>,
+    error: ManuallyDrop<Option<Box<TransferError>>>,
     /// Number of the queue's transfer, or of the prefetched get.
     number: u32,
     phase: Phase,
@@ -449,6 +451,7 @@ impl<'c, 'env> Transfer<'c, 'env> {
             Started::Prefetched(get, buf) => (Some(buf), None, get.0, Phase::Prefetched),
             Started::Flies(op) => (None, None, op.0, Phase::Flies),
         };
+        let (buf, error) = (ManuallyDrop::new(buf), ManuallyDrop::new(error));
         Self { cx, buf, error, number, phase, tag }
     }
 
@@ -463,13 +466,13 @@ impl<'c, 'env> Transfer<'c, 'env> {
             Phase::Over => {}
             Phase::Prefetched | Phase::Ripe => transfers.land(Prefetched(self.number)),
             Phase::Flies => match transfers.take(OpId(self.number)) {
-                Some(Ok(buf)) => self.buf = Some(buf),
-                Some(Err(error)) => self.error = Some(error),
+                Some(Ok(buf)) => *self.buf = Some(buf),
+                Some(Err(error)) => *self.error = Some(error),
                 None => match transfers.chain_get(OpId(self.number), ea, len) {
                     Ok(()) => return self,
                     Err(error) => {
                         transfers.detach(OpId(self.number));
-                        self.error = Some(error);
+                        *self.error = Some(error);
                     }
                 },
             },
@@ -513,8 +516,8 @@ impl Future for Transfer<'_, '_> {
             Phase::Over => core.sched.wait_turn(cx),
             Phase::Flies => {
                 match core.transfers.take(OpId(this.number)) {
-                    Some(Ok(buf)) => this.buf = Some(buf),
-                    Some(Err(error)) => this.error = Some(error),
+                    Some(Ok(buf)) => *this.buf = Some(buf),
+                    Some(Err(error)) => *this.error = Some(error),
                     None => {
                         core.transfers.tell(&core.sched);
                         core.transfers
@@ -530,15 +533,25 @@ impl Future for Transfer<'_, '_> {
     }
 }
 
+impl Transfer<'_, '_> {
+    /// The end of a transfer whose result nobody took.
+    #[cold]
+    fn abandon(&mut self) {
+        let transfers = &self.cx.core.transfers;
+        match self.phase {
+            Phase::Flies => transfers.detach(OpId(self.number)),
+            Phase::Prefetched | Phase::Ripe => transfers.withdraw(Prefetched(self.number)),
+            Phase::Over | Phase::Taken => {}
+        }
+        drop((self.buf.take(), self.error.take()));
+    }
+}
+
 impl Drop for Transfer<'_, '_> {
     #[inline(always)]
     fn drop(&mut self) {
-        match self.phase {
-            Phase::Flies => self.cx.core.transfers.detach(OpId(self.number)),
-            Phase::Prefetched | Phase::Ripe => {
-                self.cx.core.transfers.withdraw(Prefetched(self.number))
-            }
-            Phase::Over | Phase::Taken => {}
+        if self.phase != Phase::Taken {
+            self.abandon();
         }
     }
 }

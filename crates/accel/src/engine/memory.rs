@@ -61,8 +61,26 @@ fn wait_for_loads() {
 /// 2. The ranges do not overlap, and nobody writes either meanwhile.
 #[inline(always)]
 unsafe fn copy_quiet(source: *const u8, target: *mut u8, len: usize) {
-    // SAFETY: the caller's conditions are those of the copy.
-    unsafe { ptr::copy_nonoverlapping(source, target, len) };
+    type Chunk = [u8; 16];
+    const CHUNK: usize = size_of::<Chunk>();
+    // SAFETY: the caller's conditions are those of the copy; the chunks below
+    // may overlap each other, and lie in the ranges.
+    unsafe {
+        if !(CHUNK..=4 * CHUNK).contains(&len) {
+            return ptr::copy_nonoverlapping(source, target, len);
+        }
+        // Short blocks without a call: two or four chunks, from both ends.
+        let at = |offset: usize| source.add(offset).cast::<Chunk>().read_unaligned();
+        let put = |offset: usize, chunk| target.add(offset).cast::<Chunk>().write_unaligned(chunk);
+        let (first, last) = (at(0), at(len - CHUNK));
+        if len > 2 * CHUNK {
+            let (second, third) = (at(CHUNK), at(len - 2 * CHUNK));
+            put(CHUNK, second);
+            put(len - 2 * CHUNK, third);
+        }
+        put(0, first);
+        put(len - CHUNK, last);
+    }
 }
 
 /// Copies between a local store and memory that other accelerators may write
@@ -141,21 +159,27 @@ unsafe fn copy_sse2(mut source: *const u8, mut target: *mut u8, mut len: usize) 
     }
 }
 
-/// Makes a value the compiler takes for unknown out of a loaded one: zero,
-/// but not before the load is done.
+/// Zero, but not before the byte at `address` has arrived, and the compiler
+/// does not know.
+///
+/// # Safety
+/// A byte is readable at `address`.
 #[inline(always)]
-fn zero_after(loaded: usize) -> usize {
-    let mut zero = loaded;
+unsafe fn zero_after(address: *const u8) -> usize {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: clears a register, by an instruction that waits for its input.
-    unsafe {
-        std::arch::asm!("and {0}, 0", inout(reg) zero, options(nostack, nomem));
+    {
+        let zero: usize;
+        // SAFETY: reads the byte and clears it by an instruction that waits
+        // for it.
+        unsafe {
+            std::arch::asm!("movzx {0:e}, byte ptr [{1}]", "and {0:e}, 0", out(reg) zero, in(reg) address,
+                            options(nostack, readonly));
+        }
+        zero
     }
     #[cfg(not(target_arch = "x86_64"))]
-    {
-        zero = std::hint::black_box(zero) & std::hint::black_box(0);
-    }
-    zero
+    // SAFETY: the caller's condition.
+    std::hint::black_box(usize::from(unsafe { address.read_volatile() }) & std::hint::black_box(0))
 }
 
 /// How memory transfers are carried out.
@@ -317,9 +341,8 @@ impl MemoryEngine {
             Waited::Plain => {}
             Waited::LoadFence => wait_for_loads(),
             Waited::Dependency if copy.len > 0 => {
-                // SAFETY: the last byte just written, of a range of at least one.
-                let last = unsafe { *copy.target.add(copy.len - 1) };
-                self.arrived.set(zero_after(usize::from(last)));
+                // SAFETY: the last byte of the source.
+                self.arrived.set(unsafe { zero_after(copy.source.add(copy.len - 1)) });
             }
             Waited::Dependency => {}
         }
