@@ -48,13 +48,15 @@ pub(crate) enum Order {
 
 /// One contiguous stretch of a transfer: `len` bytes at `ea`, `buf_offset`
 /// bytes into the buffer's slot. At least `need` bytes must arrive: direct
-/// I/O asks for whole sectors, and the file may end inside the last one.
+/// I/O asks for whole sectors, and the file may end inside the last one. The
+/// first `lead` bytes were not asked for either.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Element<A> {
     pub(crate) ea: A,
     pub(crate) buf_offset: usize,
     pub(crate) len: usize,
     pub(crate) need: usize,
+    pub(crate) lead: usize,
 }
 
 /// A transfer as the queue sees it; a chain is a second step in the same buffer.
@@ -99,6 +101,16 @@ pub(crate) enum Failure {
     Io(io::Error),
 }
 
+/// A failed step: what it did, and the place of the element that failed.
+#[derive(Debug)]
+pub(crate) struct Failed<A> {
+    pub(crate) direction: Direction,
+    pub(crate) ea: A,
+    pub(crate) why: Failure,
+    /// Of pieces that fail, the first in the buffer counts.
+    buf_offset: usize,
+}
+
 /// How often a piece that makes no progress (EINTR, EAGAIN) is tried again.
 const RETRIES_MAX: u32 = 64;
 
@@ -127,7 +139,7 @@ struct Slot<A, X> {
     element: usize,
     handed_bytes: usize,
     flying: u32,
-    failure: Option<Failure>,
+    failure: Option<Box<Failed<A>>>,
     payload: X,
 }
 
@@ -144,7 +156,23 @@ struct TagState {
 struct Flight<A> {
     op: OpId,
     element: Element<A>,
+    /// The element it was cut from.
+    whole: Element<A>,
     retries: u32,
+}
+
+impl<A: Address> Flight<A> {
+    /// The source ended at `element`.
+    fn ended(&self) -> Failure {
+        let (whole, here) = (&self.whole, self.element.buf_offset);
+        let end = whole.buf_offset + whole.need;
+        Failure::Ended { missing: end - here.max(whole.buf_offset + whole.lead) }
+    }
+
+    fn failed(&self, direction: Direction, why: Failure) -> Box<Failed<A>> {
+        let ea = self.whole.ea.advance(self.whole.lead);
+        Box::new(Failed { direction, ea, why, buf_offset: self.element.buf_offset })
+    }
 }
 
 /// See the module's documentation. `A`: addresses; `X`: what the owner keeps
@@ -290,7 +318,7 @@ impl<A: Address, X: Default> Queue<A, X> {
         while self.in_flight + elsewhere < self.depth {
             let op = *self.startable.front()?;
             match self.cut(op) {
-                Some(element) => return Some(self.launch(op, element)),
+                Some((element, whole)) => return Some(self.launch(op, element, whole)),
                 None => {
                     self.startable.pop_front();
                     self.finish_if_landed(op);
@@ -300,8 +328,9 @@ impl<A: Address, X: Default> Queue<A, X> {
         None
     }
 
-    /// Cuts the next stretch off a transfer's current step.
-    fn cut(&mut self, op: OpId) -> Option<Element<A>> {
+    /// Cuts the next stretch off a transfer's current step; also tells the
+    /// element it is of.
+    fn cut(&mut self, op: OpId) -> Option<(Element<A>, Element<A>)> {
         let slot = &mut self.slots[op.0 as usize];
         if slot.failure.is_some() {
             return None;
@@ -325,14 +354,15 @@ impl<A: Address, X: Default> Queue<A, X> {
                 buf_offset: element.buf_offset + slot.handed_bytes,
                 len,
                 need: element.need.saturating_sub(slot.handed_bytes).min(len),
+                lead: 0,
             };
             slot.handed_bytes += len;
-            return Some(part);
+            return Some((part, element));
         }
     }
 
-    fn launch(&mut self, op: OpId, element: Element<A>) -> Piece<A> {
-        let flight = Flight { op, element, retries: 0 };
+    fn launch(&mut self, op: OpId, element: Element<A>, whole: Element<A>) -> Piece<A> {
+        let flight = Flight { op, element, whole, retries: 0 };
         let id = match self.flights_free.pop() {
             Some(index) => {
                 self.flights[index as usize] = Some(flight);
@@ -370,7 +400,7 @@ impl<A: Address, X: Default> Queue<A, X> {
         let op = flight.op;
         let failure = match result {
             Ok(moved) if moved >= flight.element.need => None,
-            Ok(0) => Some(Failure::Ended { missing: flight.element.need }),
+            Ok(0) => Some(flight.ended()),
             Ok(moved) => {
                 let element = &mut flight.element;
                 element.ea = element.ea.advance(moved);
@@ -388,15 +418,24 @@ impl<A: Address, X: Default> Queue<A, X> {
             }
             Err(error) => Some(Failure::Io(error)),
         };
+        if let Some(failure) = failure {
+            self.note_failure(id, failure);
+        }
         self.flights[id.0 as usize] = None;
         self.flights_free.push(id.0);
         self.in_flight -= 1;
-        let slot = &mut self.slots[op.0 as usize];
-        slot.flying -= 1;
-        if let Some(failure) = failure {
-            slot.failure.get_or_insert(failure);
-        }
+        self.slots[op.0 as usize].flying -= 1;
         self.finish_if_landed(op);
+    }
+
+    #[cold]
+    fn note_failure(&mut self, id: PieceId, why: Failure) {
+        let Some(flight) = &self.flights[id.0 as usize] else { return };
+        let failed = flight.failed(self.direction(flight.op), why);
+        let known = &mut self.slots[flight.op.0 as usize].failure;
+        if known.as_ref().is_none_or(|known| failed.buf_offset < known.buf_offset) {
+            *known = Some(failed);
+        }
     }
 
     /// The next transfer that ended, to tell whoever waits for it.
@@ -464,7 +503,7 @@ impl<A: Address, X: Default> Queue<A, X> {
     }
 
     /// Takes a done transfer out of the queue; its slot is free again.
-    pub(crate) fn retire(&mut self, op: OpId) -> Option<(X, Option<Failure>)> {
+    pub(crate) fn retire(&mut self, op: OpId) -> Option<(X, Option<Box<Failed<A>>>)> {
         let slot = &mut self.slots[op.0 as usize];
         if slot.state != State::Done {
             return None;

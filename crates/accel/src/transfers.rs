@@ -20,7 +20,8 @@ const STRAIGHT_IN_A_ROW_MAX: u32 = 256;
 
 impl Address for Ea<'_> {
     fn advance(self, bytes: usize) -> Self {
-        self + bytes as u64
+        // A widened get may start before its region, at a wrapped offset.
+        Self { offset: self.offset.wrapping_add(bytes as u64), ..self }
     }
 
     fn piece_bytes_max(self) -> usize {
@@ -33,15 +34,14 @@ impl Address for Ea<'_> {
 
 /// What the queue keeps with a transfer in flight.
 #[derive(Debug, Default)]
-struct Load<'env> {
+struct Load {
     buf: Option<Buf>,
-    ea: Option<Ea<'env>>,
     detached: bool,
     waiter: Option<Waiter>,
 }
 
 pub(crate) struct Transfers<'env> {
-    queue: UnsafeCell<Queue<Ea<'env>, Load<'env>>>,
+    queue: UnsafeCell<Queue<Ea<'env>, Load>>,
     engine: RefCell<Box<dyn Engine>>,
     tag_waiters: RefCell<Vec<Waiter>>,
     file_pieces: Cell<usize>,
@@ -74,7 +74,7 @@ impl<'env> Transfers<'env> {
     /// The queue, for the length of one short access.
     #[inline(always)]
     #[allow(clippy::mut_from_ref, reason = "private; every use ends before the next begins")]
-    fn queue(&self) -> &mut Queue<Ea<'env>, Load<'env>> {
+    fn queue(&self) -> &mut Queue<Ea<'env>, Load> {
         // SAFETY: stays on one OS thread (`UnsafeCell` makes it !Sync); no
         // reference from here outlives the statement that uses it, and the
         // queue calls nothing that could come back here.
@@ -159,7 +159,7 @@ impl<'env> Transfers<'env> {
             Ok((element, view)) => {
                 buf.set_view(view);
                 let step = Step { direction: Direction::Get, first: element, more: Vec::new() };
-                self.begin(buf, ea, tag, order, step)
+                self.begin(buf, tag, order, step)
             }
         }
     }
@@ -189,7 +189,7 @@ impl<'env> Transfers<'env> {
             }
             Ok(element) => {
                 let step = Step { direction: Direction::Put, first: element, more: Vec::new() };
-                self.begin(buf, ea, tag, order, step)
+                self.begin(buf, tag, order, step)
             }
         }
     }
@@ -207,7 +207,7 @@ impl<'env> Transfers<'env> {
         let mut elements = Vec::with_capacity(list.len());
         let mut used = 0;
         for &(ea, len) in list {
-            let align = match &ea.region.kind {
+            let (start, align) = match &ea.region.kind {
                 Kind::Memory { writable, .. } if !writable && direction == Direction::Put => {
                     return Started::Over(Err(TransferError::new(
                         Some(buf),
@@ -216,8 +216,8 @@ impl<'env> Transfers<'env> {
                         TransferFault::ReadOnly,
                     )));
                 }
-                Kind::Memory { .. } => 1,
-                Kind::File(file) => file.align_bytes,
+                Kind::Memory { .. } => (0, 1),
+                Kind::File(file) => (file.start, file.align_bytes),
             };
             if !ea.holds(len) {
                 let fault = TransferFault::OutsideRegion {
@@ -233,7 +233,10 @@ impl<'env> Transfers<'env> {
                 };
                 return Started::Over(Err(TransferError::new(Some(buf), direction, ea, fault)));
             }
-            if align > 1 && !(ea.offset | (base + used) as u64 | len as u64).is_multiple_of(align) {
+            let inside = buf.start().addr().get() + base + used;
+            if align > 1
+                && !((start + ea.offset) | inside as u64 | len as u64).is_multiple_of(align)
+            {
                 return Started::Over(Err(TransferError::new(
                     Some(buf),
                     direction,
@@ -241,7 +244,7 @@ impl<'env> Transfers<'env> {
                     TransferFault::Unaligned { align_bytes: align },
                 )));
             }
-            elements.push(Element { ea, buf_offset: base + used, len, need: len });
+            elements.push(Element { ea, buf_offset: base + used, len, need: len, lead: 0 });
             used += len;
         }
         if direction == Direction::Get {
@@ -249,21 +252,14 @@ impl<'env> Transfers<'env> {
         }
         let Some(&first) = elements.first() else { return Started::Over(Ok(buf)) };
         let step = Step { direction, first, more: elements.split_off(1) };
-        self.begin(buf, first.ea, tag, Order::Plain, step)
+        self.begin(buf, tag, Order::Plain, step)
     }
 
-    fn begin(
-        &self,
-        buf: Buf,
-        ea: Ea<'env>,
-        tag: Tag,
-        order: Order,
-        step: Step<Ea<'env>>,
-    ) -> Started {
+    fn begin(&self, buf: Buf, tag: Tag, order: Order, step: Step<Ea<'env>>) -> Started {
         if order != Order::Plain || self.memory.has_barriers() {
             self.memory.settle(tag);
         }
-        let load = Load { buf: Some(buf), ea: Some(ea), ..Load::default() };
+        let load = Load { buf: Some(buf), ..Load::default() };
         let op = self.queue().begin(tag, order, step, load);
         if self.queue().in_flight() + self.memory.in_flight() >= self.depth {
             self.memory.settle_one();
@@ -291,15 +287,13 @@ impl<'env> Transfers<'env> {
 
     /// The result of a transfer that is done.
     pub(crate) fn take(&self, op: OpId) -> Option<TransferResult> {
-        let direction = self.queue().direction(op);
-        let (load, failure) = self.queue().retire(op)?;
-        let (buf, ea) = (load.buf?, load.ea?);
-        let fault = match failure {
-            None => return Some(Ok(buf)),
-            Some(Failure::Io(error)) => TransferFault::Io(error),
-            Some(Failure::Ended { missing }) => TransferFault::Ended { missing_bytes: missing },
+        let (load, failed) = self.queue().retire(op)?;
+        let Some(failed) = failed else { return load.buf.map(Ok) };
+        let fault = match failed.why {
+            Failure::Io(error) => TransferFault::Io(error),
+            Failure::Ended { missing } => TransferFault::Ended { missing_bytes: missing },
         };
-        Some(Err(TransferError::new(Some(buf), direction, ea, fault)))
+        Some(Err(TransferError::new(load.buf, failed.direction, failed.ea, fault)))
     }
 
     /// Hands over all that may start. Memory pieces end at once.
@@ -444,7 +438,8 @@ fn widen<'env>(
             let align = file.align_bytes as usize;
             // `file.start` may be odd: sectors count from the file's start.
             let head = ((file.start + ea.offset) % file.align_bytes) as usize;
-            (head, (head + len).next_multiple_of(align))
+            let wide = head.checked_add(len).and_then(|end| end.checked_next_multiple_of(align));
+            (head, wide.unwrap_or(usize::MAX))
         }
     };
     if wide > buf.capacity_bytes() {
@@ -454,7 +449,8 @@ fn widen<'env>(
         });
     }
     let ea = Ea { offset: ea.offset.wrapping_sub(head as u64), ..ea };
-    Ok((Element { ea, buf_offset: 0, len: wide, need: head + len }, head..head + len))
+    let view = head..head + len;
+    Ok((Element { ea, buf_offset: 0, len: wide, need: view.end, lead: head }, view))
 }
 
 fn check_put<'env>(buf: &Buf, ea: Ea<'env>) -> Result<Element<Ea<'env>>, TransferFault> {
@@ -475,5 +471,5 @@ fn check_put<'env>(buf: &Buf, ea: Ea<'env>) -> Result<Element<Ea<'env>>, Transfe
         }
         _ => {}
     }
-    Ok(Element { ea, buf_offset: buf.view_start(), len, need: len })
+    Ok(Element { ea, buf_offset: buf.view_start(), len, need: len, lead: 0 })
 }

@@ -106,9 +106,15 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+/// Bytes of an element that were not asked for, at its start.
+fn lead_of(need: usize, slack: usize) -> usize {
+    if slack > 0 { need / 3 } else { 0 }
+}
+
 /// What the model knows of an element: where it lies, and how often each byte moved.
 struct Stretch {
     place: usize,
+    lead: usize,
     buf_offset: usize,
     need: usize,
     moved: Vec<u8>,
@@ -136,7 +142,8 @@ struct Op {
     steps: Vec<Vec<Stretch>>,
     /// Pieces an engine has, or that wait to be tried again.
     flying: usize,
-    failed: bool,
+    /// The failure that counts.
+    failed: Option<Failing>,
     done: bool,
     retired: bool,
 }
@@ -147,6 +154,15 @@ impl Op {
         let landed = |step: &Vec<Stretch>| step.iter().all(|s| s.landed == s.moved.len());
         self.steps.iter().position(|step| !landed(step)).unwrap_or(self.steps.len())
     }
+}
+
+/// How a step failed: how far into the buffer, which element, and how many
+/// bytes are missing if its source ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Failing {
+    buf_offset: usize,
+    place: usize,
+    missing: Option<usize>,
 }
 
 struct Model {
@@ -200,9 +216,11 @@ impl Model {
                 buf_offset,
                 len,
                 need,
+                lead: lead_of(need, slack),
             });
             stretches.push(Stretch {
                 place,
+                lead: lead_of(need, slack),
                 buf_offset,
                 need,
                 moved: vec![0; len],
@@ -223,7 +241,7 @@ impl Model {
             order,
             steps,
             flying: 0,
-            failed: false,
+            failed: None,
             done: false,
             retired: false,
         });
@@ -279,7 +297,7 @@ impl Model {
         match tried {
             Some(index) => drop(self.again.remove(index)),
             None => {
-                assert!(!op.failed, "a new piece of a failed transfer");
+                assert!(op.failed.is_none(), "a new piece of a failed transfer");
                 stretch.handed += piece.len;
                 op.flying += 1;
             }
@@ -330,7 +348,13 @@ impl Model {
             stretch.landed += if failed { 0 } else { piece.len };
             op.flying -= 1;
         }
-        op.failed |= failed;
+        if failed {
+            let asked = stretch.lead.max(inside);
+            let missing = result.is_ok().then(|| stretch.need - asked);
+            let (buf_offset, place) = (piece.buf_offset, stretch.place + stretch.lead);
+            let failing = Failing { buf_offset, place, missing };
+            op.failed = Some(op.failed.map_or(failing, |known| known.min(failing)));
+        }
         self.queue.complete(piece.id, result);
         self.look_for_ends();
     }
@@ -344,7 +368,10 @@ impl Model {
             op.done = true;
             assert_eq!(op.flying, 0, "transfer {number} is done while a piece flies");
             let whole = op.steps.iter().flatten().all(Stretch::is_whole);
-            assert!(whole || op.failed, "transfer {number} is done, and bytes are missing");
+            assert!(
+                whole || op.failed.is_some(),
+                "transfer {number} is done, and bytes are missing"
+            );
         }
     }
 
@@ -357,7 +384,7 @@ impl Model {
         for (number, op) in self.ops.iter().enumerate().filter(|(_, op)| !op.done) {
             let step = op.steps.get(op.current());
             let all_out = step.is_some_and(|step| step.iter().all(|s| s.handed == s.moved.len()));
-            let moves = op.flying > 0 && (op.failed || all_out);
+            let moves = op.flying > 0 && (op.failed.is_some() || all_out);
             assert!(moves || self.must_wait(number), "transfer {number} is kept from moving");
         }
         for tag in (0..Tag::COUNT).map(Tag::new) {
@@ -384,7 +411,15 @@ impl Model {
         op.retired = true;
         let (payload, failure) = self.queue.retire(op.id).expect("done");
         assert_eq!(payload, number);
-        assert_eq!(failure.is_some(), op.failed, "{failure:?}");
+        let failure = failure.map(|failed| Failing {
+            buf_offset: failed.buf_offset,
+            place: failed.ea.place,
+            missing: match failed.why {
+                Failure::Ended { missing } => Some(missing),
+                Failure::Io(_) => None,
+            },
+        });
+        assert_eq!(failure, op.failed);
         assert!(self.queue.retire(op.id).is_none(), "retired twice");
     }
 
@@ -446,8 +481,13 @@ proptest! {
 }
 
 fn one_element(len: usize) -> Step<At> {
-    let first =
-        Element { ea: At { place: 0, piece_max: usize::MAX }, buf_offset: 0, len, need: len };
+    let first = Element {
+        ea: At { place: 0, piece_max: usize::MAX },
+        buf_offset: 0,
+        len,
+        need: len,
+        lead: 0,
+    };
     Step { direction: Direction::Get, first, more: Vec::new() }
 }
 
@@ -469,7 +509,7 @@ fn a_piece_that_never_gets_on_is_given_up() {
     assert!(queue.next_piece(0).is_none());
     let (_, failure) = queue.retire(op).expect("done");
     assert!(
-        matches!(failure, Some(Failure::Io(error)) if error.kind() == io::ErrorKind::Interrupted)
+        matches!(failure.expect("failed").why, Failure::Io(error) if error.kind() == io::ErrorKind::Interrupted)
     );
 }
 
