@@ -168,17 +168,19 @@ impl<'env> Cx<'env> {
         .await;
     }
 
-    /// Item `index` of a slice in main memory, by reference: prefetches it and
-    /// gives the other threads a turn, unless the slice is near.
+    /// Item `index` of a slice in main memory, in place: prefetches all of it
+    /// and gives the other threads a turn, unless the slice is near. A get
+    /// whose local store is the core's own cache: no copy, no buffer, no tag.
     ///
     /// # Panics
     /// If `index` is outside the slice, as with slices.
     #[inline(always)]
     pub fn load<'t, T>(&self, lent: &Lent<'t, T>, index: usize) -> Load<'_, 'env, 't, T> {
-        let item = &lent.items()[index];
-        let near = self.core.transfers.memory().is_near(lent.len_bytes());
+        let memory = self.core.transfers.memory();
+        let item = memory.after_arrival(&lent.items()[index]);
+        let near = memory.is_near(lent.len_bytes());
         if !near {
-            memory::prefetch(std::ptr::from_ref(item).cast());
+            memory::prefetch_range(std::ptr::from_ref(item).cast(), size_of::<T>());
         }
         Load { core: &self.core, item, over: near }
     }
@@ -569,6 +571,7 @@ impl<'t, T> Future for Load<'_, '_, 't, T> {
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<&'t T> {
         if self.over {
+            self.core.transfers.memory().wait_for(self.item);
             return Poll::Ready(self.item);
         }
         self.over = true;

@@ -15,7 +15,7 @@ const LINE_BYTES: usize = 64;
 
 /// Asks for the cache line at `address`.
 #[inline(always)]
-pub(crate) fn prefetch(address: *const u8) {
+fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch is a hint; it never faults, whatever the address.
     unsafe {
@@ -27,7 +27,7 @@ pub(crate) fn prefetch(address: *const u8) {
 
 /// Asks for all lines of a range.
 #[inline(always)]
-fn prefetch_range(start: *const u8, len: usize) {
+pub(crate) fn prefetch_range(start: *const u8, len: usize) {
     let mut at = start;
     let end = start.wrapping_add(len);
     loop {
@@ -337,15 +337,44 @@ impl MemoryEngine {
                 copy_quiet(copy.source, copy.target, copy.len);
             }
         }
-        match self.waited {
-            Waited::Plain => {}
-            Waited::LoadFence => wait_for_loads(),
-            Waited::Dependency if copy.len > 0 => {
-                // SAFETY: the last byte of the source.
-                self.arrived.set(unsafe { zero_after(copy.source.add(copy.len - 1)) });
-            }
-            Waited::Dependency => {}
+        if self.waited != Waited::Plain && copy.len > 0 {
+            // SAFETY: the last byte of the source.
+            unsafe { self.wait_until_here(copy.source.add(copy.len - 1)) };
         }
+    }
+
+    /// In the waited disciplines, ends a wait for `item`.
+    #[inline(always)]
+    pub(crate) fn wait_for<T>(&self, item: &T) {
+        if self.waited != Waited::Plain && size_of::<T>() > 0 {
+            // SAFETY: the last byte of `item`.
+            unsafe {
+                self.wait_until_here(ptr::from_ref(item).cast::<u8>().add(size_of::<T>() - 1))
+            };
+        }
+    }
+
+    /// # Safety
+    /// A byte is readable at `last`.
+    #[inline(always)]
+    unsafe fn wait_until_here(&self, last: *const u8) {
+        if self.waited == Waited::LoadFence {
+            wait_for_loads();
+        } else {
+            // SAFETY: the caller's condition.
+            self.arrived.set(unsafe { zero_after(last) });
+        }
+    }
+
+    /// `item`, in the dependency discipline by an address that is not known
+    /// before the last block waited for has arrived.
+    #[inline(always)]
+    pub(crate) fn after_arrival<'t, T>(&self, item: &'t T) -> &'t T {
+        if self.waited != Waited::Dependency {
+            return item;
+        }
+        // SAFETY: `arrived` is zero: the same address.
+        unsafe { &*ptr::from_ref(item).byte_add(self.arrived.get()) }
     }
 
     /// Prefetches a copy's source; `None` if all entries are taken.
