@@ -28,6 +28,8 @@ pub struct Reads {
     pub depth: usize,
     /// In random order, no block twice; else as they lie.
     pub random: bool,
+    /// Where to start when not at random, in bytes.
+    pub offset: u64,
 }
 
 #[derive(Deserialize)]
@@ -59,7 +61,7 @@ impl Fio {
         let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let attempt = |engine| {
             let fio = Self { version: version.clone(), engine };
-            let reads = Reads { block_bytes: 4096, count: 16, depth: 4, random: true };
+            let reads = Reads { block_bytes: 4096, count: 16, depth: 4, random: true, offset: 0 };
             fio.read(path, reads).map(|_| fio)
         };
         attempt("io_uring").or_else(|_| attempt("libaio"))
@@ -77,6 +79,7 @@ impl Fio {
             .arg(format!("--iodepth={}", reads.depth))
             .arg(format!("--bs={}", reads.block_bytes))
             .arg(format!("--number_ios={}", reads.count))
+            .arg(format!("--offset={}", if reads.random { 0 } else { reads.offset }))
             .arg(format!("--filename={}", path.display()))
             .output()
             .context("fio cannot be started")?;
@@ -124,7 +127,7 @@ mod tests {
             Ok(fio) => fio,
             Err(error) => return crate::skip("fio", &format!("{error:#}")),
         };
-        let reads = Reads { block_bytes: 4096, count: 100, depth: 16, random: true };
+        let reads = Reads { block_bytes: 4096, count: 100, depth: 16, random: true, offset: 8192 };
         assert_eq!(fio.read(file.path(), reads).unwrap().items, 100 * 4096);
     }
 }

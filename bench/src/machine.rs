@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use cellway::accel::Topology;
 use serde::Serialize;
 
 use crate::measure::{Spread, clock_ns};
@@ -33,14 +34,15 @@ impl Machine {
     /// Looks at this machine; what it does not say stays empty or 0.
     #[must_use]
     pub fn here() -> Self {
-        let cache = |level: u32| cache_bytes(level).unwrap_or(0);
+        let topology = Topology::read();
+        let l2_bytes = topology.l2_bytes.unwrap_or(0) as u64;
         Self {
-            cpu: proc_value("/proc/cpuinfo", "model name").unwrap_or_default(),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu: cpu_model().unwrap_or_default(),
+            cpus: topology.cores_allowed.len(),
             core_ghz: 1.0 / Spread::of((0..9).map(|_| clock_ns())).median,
-            l2_bytes: cache(2),
-            llc_bytes: cache(3).max(cache(2)),
-            memory_bytes: memory_bytes().unwrap_or(0),
+            l2_bytes,
+            llc_bytes: l2_bytes.max(topology.l3_bytes.unwrap_or(0) as u64),
+            memory_bytes: topology.memory_bytes.unwrap_or(0),
             kernel: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
             huge_pages: chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
             debug_build: cfg!(debug_assertions),
@@ -76,25 +78,10 @@ fn read(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-fn proc_value(path: &str, key: &str) -> Option<String> {
-    let text = read(path)?;
-    let line = text.lines().find(|line| line.starts_with(key))?;
+fn cpu_model() -> Option<String> {
+    let text = read("/proc/cpuinfo")?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
-}
-
-fn memory_bytes() -> Option<u64> {
-    let kib: u64 = proc_value("/proc/meminfo", "MemTotal")?.split(' ').next()?.parse().ok()?;
-    Some(kib * 1024)
-}
-
-fn cache_bytes(level: u32) -> Option<u64> {
-    (0..8).find_map(|index| {
-        let folder = format!("/sys/devices/system/cpu/cpu0/cache/index{index}");
-        let value = |name| read(&format!("{folder}/{name}"));
-        let wanted = value("level")? == level.to_string() && value("type")? != "Instruction";
-        let kib: u64 = value("size")?.strip_suffix('K')?.parse().ok()?;
-        wanted.then_some(kib * 1024)
-    })
 }
 
 /// The word in brackets, as in `always [madvise] never`.

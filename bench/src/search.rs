@@ -1,5 +1,5 @@
-//! Binary search in a sorted array of 8-byte keys: half the steps are cached
-//! (everybody takes them), half go to memory.
+//! Binary search in a sorted array of 8-byte keys: the first steps are cached,
+//! because everybody takes them; the others go to memory.
 
 use std::io;
 
@@ -11,7 +11,11 @@ use crate::measure::{Sample, Version};
 use crate::permutation::Permutation;
 use crate::program::{Stopwatch, one_accelerator, run_timed};
 
-/// Fewest searches of a run: their last steps touch several times what a
+/// In the first steps everybody reads the same few thousand keys: cached.
+const CACHED_STEPS: u32 = 12;
+/// The last steps stay in a cache line or two.
+const LINE_KEYS: usize = 8;
+/// Fewest and most searches of a run: the most touch several times what a
 /// last-level cache keeps of the array.
 const SEARCHES_MIN: u64 = 1 << 16;
 const SEARCHES_MAX: u64 = 1 << 21;
@@ -40,7 +44,13 @@ impl Search {
         (from + usize::from(self.keys[from] <= query)) as u64
     }
 
-    /// As many searches at once, step by step, as `found` has room for.
+    /// Whether a step over `half` keys may have to wait for memory.
+    #[inline(always)]
+    fn leaves_cache(&self, half: usize) -> bool {
+        half >= LINE_KEYS && half < self.keys.len() >> CACHED_STEPS
+    }
+
+    /// As many searches at once, step by step, as `from` has room for.
     fn together(&self, queries: &[u64], from: &mut [usize]) {
         from.fill(0);
         let mut len = self.keys.len();
@@ -50,7 +60,9 @@ impl Search {
             for (from, query) in from.iter_mut().zip(queries) {
                 let upper = self.keys[*from + half] <= *query;
                 *from = std::hint::select_unpredictable(upper, *from + half, *from);
-                prefetch(&self.keys[*from + next_half]);
+                if self.leaves_cache(next_half) {
+                    prefetch(&self.keys[*from + next_half]);
+                }
             }
             len -= half;
         }
@@ -70,13 +82,18 @@ impl Search {
         sum
     }
 
-    /// `branchless` with each load replaced by one that waits its turn.
+    /// `branchless` with each load that may go to memory replaced by one that
+    /// waits its turn.
     async fn branchless_in_turn(&self, cx: &Cx<'_>, query: u64) -> u64 {
         let keys = Lent::new(&self.keys);
         let (mut from, mut len) = (0, self.keys.len());
         while len > 1 {
             let half = len / 2;
-            let upper = *cx.load(&keys, from + half).await <= query;
+            let key = match self.leaves_cache(half) {
+                true => *cx.load(&keys, from + half).await,
+                false => self.keys[from + half],
+            };
+            let upper = key <= query;
             from = std::hint::select_unpredictable(upper, from + half, from);
             len -= half;
         }

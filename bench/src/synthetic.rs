@@ -18,16 +18,16 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
 use self::report::{Outcome, Setting};
-use self::versions::{Case, Medium};
+use self::versions::{Case, FIO_DEPTH, Medium};
 use crate::args::{
     Discipline, Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, parse_threads,
 };
 use crate::chain::{CYCLES_PER_BYTE, Chain};
 use crate::coldfile::ColdFile;
-use crate::fio::{Fio, Reads};
+use crate::fio::Fio;
 use crate::hw::{Mem, Pages};
 use crate::machine::Machine;
-use crate::measure::{Version, paired_on_stretches};
+use crate::measure::paired_on_stretches;
 use crate::table::Table;
 
 /// Bytes between blocks' lengths in files: what direct I/O can move.
@@ -38,8 +38,6 @@ const MEMORY_BLOCKS_MIN: f64 = 128.0;
 /// Blocks of a run by one thread over a file, and the ns of compute it may hold.
 const FILE_BLOCKS: f64 = 1000.0;
 const FILE_COMPUTE_NS: f64 = 20e6;
-/// What fio keeps in flight.
-const FIO_DEPTH: usize = 16;
 
 /// Arguments of `bench synthetic`.
 #[derive(Args, Clone, Debug)]
@@ -202,7 +200,7 @@ fn in_memory(
                 for &block_bytes in &args.sizes {
                     let cells =
                         Cells { args, machine, medium: &medium, setting: &setting, block_bytes };
-                    cells.measure(outcomes, |_| None)?;
+                    cells.measure(outcomes)?;
                 }
             }
         }
@@ -217,39 +215,26 @@ fn in_file(
     notes: &mut Vec<String>,
 ) -> anyhow::Result<()> {
     let file = ColdFile::create(&args.dir, args.file_bytes)?;
-    let path = file.path();
-    let fio = Fio::find(&path);
-    match &fio {
-        Ok(fio) => notes.push(format!(
-            "file peer: {} with {}, direct I/O, depth {FIO_DEPTH}",
-            fio.version, fio.engine
-        )),
-        Err(error) => notes.push(format!("SKIP fio: {error:#}")),
-    }
-    let medium = Medium::File(file);
+    let fio = Fio::find(&file.path());
+    notes.push(match &fio {
+        Ok(fio) => {
+            format!("file peer: {} with {}, direct I/O, depth {FIO_DEPTH}", fio.version, fio.engine)
+        }
+        Err(error) => format!("SKIP fio: {error:#}"),
+    });
+    let medium = Medium::File(file, fio.ok());
     for &write in args.writes() {
         for order in args.orders() {
-            let setting =
-                Setting { medium: "file, direct I/O".to_owned(), discipline: None, order, write };
+            let name = "file, direct I/O".to_owned();
+            let setting = Setting { medium: name, discipline: None, order, write };
             for &block_bytes in args.sizes.iter().filter(|&&bytes| bytes >= FILE_BLOCK_BYTES_MIN) {
                 let cells =
                     Cells { args, machine, medium: &medium, setting: &setting, block_bytes };
-                let fio = fio.as_ref().ok().filter(|_| !write);
-                cells.measure(outcomes, |count| {
-                    let count = count * FIO_DEPTH as u64;
-                    let reads = Reads {
-                        block_bytes,
-                        count,
-                        depth: FIO_DEPTH,
-                        random: order == Order::Random,
-                    };
-                    let path = path.clone();
-                    fio.map(|fio| Version::new("fio", FIO_DEPTH, move || fio.read(&path, reads)))
-                })?;
+                cells.measure(outcomes)?;
             }
         }
     }
-    if let Medium::File(file) = &medium {
+    if let Medium::File(file, _) = &medium {
         let resident_mib = file.resident_bytes()? >> 20;
         notes.push(format!("page cache held {resident_mib} MiB of the file at the end"));
     }
@@ -266,13 +251,8 @@ struct Cells<'a> {
 }
 
 impl Cells<'_> {
-    /// Measures each number of cycles per byte. `peer` gives a further version
-    /// for 0 cycles, to move that many blocks.
-    fn measure<'p>(
-        &self,
-        outcomes: &mut Vec<Outcome>,
-        peer: impl Fn(u64) -> Option<Version<'p>>,
-    ) -> anyhow::Result<()> {
+    /// Measures each number of cycles per byte.
+    fn measure(&self, outcomes: &mut Vec<Outcome>) -> anyhow::Result<()> {
         let (chain, tour) = (Chain::default(), Cell::new(0));
         for &cycles_per_byte in &self.args.cycles {
             let count = self.block_count(cycles_per_byte);
@@ -291,7 +271,6 @@ impl Cells<'_> {
             let mut versions = case.versions(&self.args.ahead, &threads).with_context(|| {
                 format!("{cycles_per_byte} cycles per byte are not compiled in")
             })?;
-            versions.extend(peer(count).filter(|_| cycles_per_byte == 0));
             let costs = paired_on_stretches(self.args.rounds.count(), &mut versions)?;
             let names =
                 versions.iter().map(|version| (version.name.clone(), version.depth)).collect();
@@ -312,7 +291,7 @@ impl Cells<'_> {
                 let transfer_ns = 80.0 + 0.1 * self.block_bytes as f64;
                 (MEMORY_RUN_NS / (transfer_ns + compute_ns)).max(MEMORY_BLOCKS_MIN)
             }
-            Medium::File(_) => (FILE_COMPUTE_NS / compute_ns.max(1.0)).clamp(64.0, FILE_BLOCKS),
+            Medium::File(..) => (FILE_COMPUTE_NS / compute_ns.max(1.0)).clamp(64.0, FILE_BLOCKS),
         };
         blocks as u64
     }

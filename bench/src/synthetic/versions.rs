@@ -9,6 +9,7 @@ use crate::args::{Discipline, Order};
 use crate::blocks::Blocks;
 use crate::chain::{Chain, with_cycles};
 use crate::coldfile::ColdFile;
+use crate::fio::{Fio, Reads};
 use crate::hw::Mem;
 use crate::listings::{Work, listing1, listing3};
 use crate::measure::{Sample, Version};
@@ -17,21 +18,22 @@ use crate::program::{Stopwatch, one_accelerator, run_timed};
 /// What the blocks lie in.
 pub(crate) enum Medium {
     Memory(RefCell<Mem<u8>>),
-    File(ColdFile),
+    /// With a peer to read it.
+    File(ColdFile, Option<Fio>),
 }
 
 impl Medium {
     fn bytes(&self) -> u64 {
         match self {
             Medium::Memory(memory) => memory.borrow().len() as u64,
-            Medium::File(file) => file.bytes(),
+            Medium::File(file, _) => file.bytes(),
         }
     }
 
     fn align_bytes(&self) -> usize {
         match self {
             Medium::Memory(_) => 1,
-            Medium::File(file) => file.align_bytes(),
+            Medium::File(file, _) => file.align_bytes(),
         }
     }
 
@@ -40,7 +42,7 @@ impl Medium {
         match self {
             Medium::Memory(memory) if write => run(&Region::memory_mut(&mut memory.borrow_mut())),
             Medium::Memory(memory) => run(&Region::memory(&memory.borrow())),
-            Medium::File(file) => run(&file.region()),
+            Medium::File(file, _) => run(&file.region()),
         }
     }
 }
@@ -62,6 +64,8 @@ pub(crate) struct Case<'a> {
     pub(crate) chain: &'a Chain,
 }
 
+/// Reads that fio keeps in flight.
+pub(crate) const FIO_DEPTH: usize = 16;
 /// Most blocks in flight that make a run over a file longer.
 const LONGER_UP_TO: usize = 16;
 
@@ -70,7 +74,7 @@ impl Case<'_> {
     fn next_blocks(&self, depth: usize) -> Blocks {
         let longer = match self.medium {
             Medium::Memory(_) => 1,
-            Medium::File(_) => depth.clamp(1, LONGER_UP_TO),
+            Medium::File(..) => depth.clamp(1, LONGER_UP_TO),
         };
         let region_bytes = self.medium.bytes();
         Blocks::take(
@@ -134,8 +138,22 @@ impl Case<'_> {
         })
     }
 
+    /// The peer reads as many blocks as so many threads would.
+    fn run_fio(&self, file: &ColdFile, fio: &Fio) -> anyhow::Result<Sample> {
+        let blocks = self.next_blocks(FIO_DEPTH);
+        let room = file.bytes() - blocks.count * self.block_bytes as u64;
+        let reads = Reads {
+            block_bytes: self.block_bytes,
+            count: blocks.count,
+            depth: FIO_DEPTH,
+            random: self.order == Order::Random,
+            offset: blocks.offset(0).min(room),
+        };
+        fio.read(&file.path(), reads)
+    }
+
     /// The versions: `loop` (memory only), `simple`, `double`, `ahead` k (memory
-    /// only), `threads` n. `None` for cycles per byte that are not compiled.
+    /// only), `threads` n, `fio` (file, reads that compute nothing). `None` for cycles per byte that are not compiled.
     pub(crate) fn versions<'c>(
         &'c self,
         ahead: &[usize],
@@ -182,6 +200,9 @@ fn versions_of<'c, const CYCLES: usize, const WRITE: bool>(
     versions.extend(threads.iter().map(|&threads| {
         Version::new("threads", threads, move || case.run_simple::<CYCLES, WRITE>(threads))
     }));
+    if let (Medium::File(file, Some(fio)), 0, false) = (case.medium, CYCLES, WRITE) {
+        versions.push(Version::new("fio", FIO_DEPTH, move || case.run_fio(file, fio)));
+    }
     versions
 }
 
@@ -255,8 +276,8 @@ mod tests {
             Ok(file) => file,
             Err(error) => return crate::skip("direct I/O", &error.to_string()),
         };
-        let medium = Medium::File(file);
-        let Medium::File(file) = &medium else { unreachable!() };
+        let medium = Medium::File(file, None);
+        let Medium::File(file, _) = &medium else { unreachable!() };
         let read_all = || {
             let bytes = std::fs::read(file.path()).unwrap();
             bytes.as_chunks::<8>().0.iter().map(|&word| u64::from_le_bytes(word)).collect()
