@@ -29,7 +29,7 @@ pub struct Config {
     pub threads_max: usize,
     /// Local store per accelerator in bytes. Default 256 KiB, the Cell's.
     pub local_store_bytes: usize,
-    /// Transfers in flight per accelerator; one more waits. Default 16, the MFC's.
+    /// Transfers in flight per accelerator, 1 to 4095; one more waits. Default 16, the MFC's.
     pub depth: usize,
     /// Which engine moves file data.
     pub engine: EngineChoice,
@@ -143,7 +143,7 @@ pub enum Step {
     Ran,
     /// All threads wait for transfers, mail or wakers.
     Idle,
-    /// No thread is left.
+    /// No thread is left, nor any transfer that was dropped.
     Ended,
 }
 
@@ -153,6 +153,10 @@ pub struct Accelerator<'env> {
     core: Rc<Core<'env>>,
     turns_left: usize,
 }
+
+/// With the poll of its kick, this many fill the largest ring of io_uring
+/// that is asked for.
+const DEPTH_MAX: usize = 4095;
 
 /// Turns between two looks at mail and wakers, at most.
 const TURNS_MAX: usize = 256;
@@ -174,13 +178,13 @@ impl<'env> Accelerator<'env> {
         let len_bytes = config.local_store_bytes;
         let store = LocalStore::new(len_bytes)
             .map_err(|source| RunError::LocalStore { len_bytes, source })?;
-        let engine = engine::open(config.engine, config.depth, store.arena(), config.faults)?;
+        let depth = config.depth.clamp(1, DEPTH_MAX);
+        let engine = engine::open(config.engine, depth, store.arena(), config.faults)?;
         let post: Arc<Post> = machine.posts[number].clone();
         post.set_kicker(engine.kicker());
         let sched = Scheduler::new(config.threads_max.max(config.threads), post);
-        let memory =
-            MemoryEngine::new(config.depth, config.memory, config.waited, config.near_bytes);
-        let transfers = Transfers::new(engine, config.depth, memory);
+        let memory = MemoryEngine::new(depth, config.memory, config.waited, config.near_bytes);
+        let transfers = Transfers::new(engine, depth, memory);
         let core = Core::new(number, sched, transfers, store, machine.clone());
         Ok(Self { core: Rc::new(core), turns_left: 0 })
     }
@@ -204,7 +208,7 @@ impl<'env> Accelerator<'env> {
             self.core.sched.turn();
             return Ok(Step::Ran);
         }
-        Ok(if self.core.sched.live() == 0 { Step::Ended } else { Step::Idle })
+        Ok(if self.is_at_end() { Step::Ended } else { Step::Idle })
     }
 
     /// Takes completions, mail and wakes in, between two rounds of the ring.
@@ -228,7 +232,7 @@ impl<'env> Accelerator<'env> {
         Ok(())
     }
 
-    /// Runs until no thread is left.
+    /// Runs until no thread is left, nor any transfer that was dropped.
     ///
     /// # Errors
     /// A deadlock, a failed engine, or the failure of another accelerator of the run.
@@ -241,12 +245,17 @@ impl<'env> Accelerator<'env> {
                 return Err(RunError::CalledOff);
             }
             if self.core.sched.runnable() == 0 {
-                if self.core.sched.live() == 0 {
+                if self.is_at_end() {
                     return Ok(());
                 }
                 self.wait()?;
             }
         }
+    }
+
+    /// No thread is left, and no transfer that was dropped: those go on.
+    fn is_at_end(&self) -> bool {
+        self.core.sched.live() == 0 && self.core.transfers.file_pieces() == 0
     }
 
     /// Blocks until a transfer, mail or a waker may have woken a thread.
@@ -391,7 +400,9 @@ where
         }
         let answer = host.map(|host| {
             let _leaver = Leaver { machine: machine.clone(), fine: true };
-            host(&Host { machine: &machine })
+            let answer = host(&Host { machine: &machine });
+            machine.host_left();
+            answer
         });
         let ends: Vec<_> =
             os_threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();

@@ -102,6 +102,8 @@ struct Census {
     waiting: usize,
     /// Wakers of sleeping threads that somebody outside holds.
     outside_wakers: usize,
+    /// A host runs beside the accelerators.
+    with_host: bool,
     /// Something for the host to look at.
     host_mail: bool,
     deadlock: bool,
@@ -125,6 +127,7 @@ impl Machine {
                 live: accelerators + usize::from(with_host),
                 waiting: 0,
                 outside_wakers: 0,
+                with_host,
                 host_mail: false,
                 deadlock: false,
             }),
@@ -190,8 +193,17 @@ impl Machine {
 
     /// Tells the host that an outbound mailbox or the run changed.
     pub(crate) fn notify_host(&self) {
-        lock(&self.census).host_mail = true;
+        let mut census = lock(&self.census);
+        // Mail that nobody will look at wakes nobody.
+        census.host_mail = census.with_host;
+        drop(census);
         self.host_news.notify_all();
+    }
+
+    /// The host looks at no mail any more.
+    pub(crate) fn host_left(&self) {
+        let mut census = lock(&self.census);
+        (census.with_host, census.host_mail) = (false, false);
     }
 
     /// Blocks the host until `look` finds something; `None` on deadlock or a failed run.

@@ -65,7 +65,7 @@ impl<'env> Region<'env> {
     #[must_use]
     pub fn direct_file(file: Arc<File>, range: Range<u64>, name: &str, align_bytes: u64) -> Self {
         let len_bytes = range.end.saturating_sub(range.start);
-        let align_bytes = align_bytes.max(1).next_power_of_two();
+        let align_bytes = align_bytes.clamp(1, 1 << 30).next_power_of_two();
         let kind =
             Kind::File(FileRange { file, start: range.start, align_bytes, name: name.into() });
         Self { kind, len_bytes, lent: PhantomData }

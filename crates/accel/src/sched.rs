@@ -158,6 +158,8 @@ impl<'env> Scheduler<'env> {
                 return;
             }
             (*at).in_ring = true;
+            // Unless what it waits for next says so itself.
+            (*at).waits_for = "a future that is not this accelerator's";
             if self.runnable.get() == 0 {
                 (*at).next = slot;
                 (*at).prev = slot;
@@ -294,8 +296,10 @@ impl<'env> Scheduler<'env> {
     /// Whether a context is the one `turn` made, with no executor between.
     #[inline(always)]
     fn is_own(&self, cx: &Context<'_>) -> bool {
-        // SAFETY: called in a turn, when the cursor is the polled slot.
-        std::ptr::eq(cx.waker(), unsafe { &raw const (*self.cursor.get().as_ptr()).waker })
+        // Only an address: outside any turn there may be no slot at all.
+        let slot = self.cursor.get().as_ptr().cast_const();
+        let own = slot.wrapping_byte_add(std::mem::offset_of!(Slot<'env>, waker));
+        std::ptr::eq(cx.waker(), own.cast::<Waker>())
     }
 
     /// Marks the current thread as waiting for its turn only.
@@ -312,8 +316,12 @@ impl<'env> Scheduler<'env> {
     pub(crate) fn waiter(&self, cx: &Context<'_>, what: &'static str) -> Waiter {
         let slot = self.cursor.get().as_ptr();
         let foreign = (!self.is_own(cx)).then(|| cx.waker().clone());
-        // SAFETY: called in a turn, when the cursor is the polled slot; its
-        // waker, which is borrowed now, is another field.
+        if self.runnable.get() == 0 {
+            // Polled outside any turn, so by another executor.
+            return Waiter { thread: u32::MAX, foreign };
+        }
+        // SAFETY: in a ring that is not empty the cursor is one of its slots;
+        // its waker, which may be borrowed now, is another field.
         let thread = unsafe {
             (*slot).waits_for = what;
             (*slot).number

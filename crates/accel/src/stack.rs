@@ -22,6 +22,9 @@ const STAGGERS: usize = 16;
 /// Smallest stack: below this not even a panic message can be formatted.
 const STACK_BYTES_MIN: usize = 16 * 1024;
 
+/// Larger ones no address space has room for.
+const STACK_BYTES_MAX: usize = isize::MAX as usize / 2;
+
 /// Why a stackful thread could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StackfulError {
@@ -48,6 +51,9 @@ struct Staggered {
 
 impl Staggered {
     fn new(stack_bytes: usize, number: usize) -> io::Result<Self> {
+        if stack_bytes > STACK_BYTES_MAX {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let shift = number % STAGGERS * STAGGER_BYTES;
         let stack = DefaultStack::new(stack_bytes.max(STACK_BYTES_MIN) + shift)?;
         let base = StackPointer::new(stack.base().get() - shift).unwrap_or_else(|| stack.base());
@@ -152,7 +158,8 @@ impl<'env> Cx<'env> {
         let number = self.stacks_made();
         let stack = Staggered::new(stack_bytes, number)
             .map_err(|source| StackfulError::Stack { stack_bytes, source })?;
-        let limit = stack.limit().get();
+        // The lowest page is the guard.
+        let limit = stack.limit().get() + rustix::param::page_size();
         let cx = self.clone();
         let entry = move |yielder: &Yielder<WakerPtr, ()>, waker| {
             body(&StackCx { cx, yielder, waker: Cell::new(waker), limit })

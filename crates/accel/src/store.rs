@@ -57,8 +57,8 @@ impl LocalStore {
     /// (a power of two; at least 128 is used, at most a page is kept).
     /// Its content is whatever was there before, or zero.
     pub fn alloc_aligned(&self, len_bytes: usize, align_bytes: usize) -> Result<Buf, NoSpace> {
-        let align =
-            align_bytes.next_power_of_two().clamp(BUF_ALIGN_BYTES, rustix::param::page_size());
+        let align = align_bytes.min(rustix::param::page_size()).next_power_of_two();
+        let align = align.max(BUF_ALIGN_BYTES);
         let mut space = self.inner.space.borrow_mut();
         let range = space.take(len_bytes, align)?;
         let start = self.inner.arena.at(range.start);
