@@ -1,0 +1,18 @@
+//! `cellway bench`: the experiments, which live in a crate of their own.
+
+use cellway_bench::{Bench, Format};
+use clap::Args;
+
+/// Run an experiment of the papers on this machine
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    experiment: Bench,
+    /// How results are printed
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
+    format: Format,
+}
+
+pub(crate) fn bench(args: &BenchArgs) -> anyhow::Result<()> {
+    cellway_bench::run(&args.experiment, args.format)
+}

@@ -1,0 +1,200 @@
+//! How the program ends: exit codes, and one line for every error.
+
+use std::io;
+use std::process::ExitCode;
+
+use cellway::StreamError;
+use cellway::stream::PlanError;
+use clap::CommandFactory as _;
+use clap::error::ErrorKind;
+
+/// The exit codes. Scripts rely on them: they never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Everything asked for was done.
+    Done,
+    /// It was tried and failed.
+    Failed,
+    /// The command line cannot be carried out.
+    Usage,
+    /// Ended by this signal.
+    Signal(u8),
+}
+
+impl Exit {
+    /// The number the shell gets.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Signal(number) => 128 + number,
+        }
+    }
+
+    /// The table for `--help`.
+    pub(crate) fn help() -> String {
+        let (done, failed, usage) = (Self::Done.code(), Self::Failed.code(), Self::Usage.code());
+        let (int, term) = (Self::Signal(2).code(), Self::Signal(15).code());
+        format!(
+            "Exit codes:\n  \
+             {done}    Done; also if the reader of standard output left early\n  \
+             {failed}    Failed: a file, a disk, or what is in the input\n  \
+             {usage}    Wrong command line; nothing was touched\n  \
+             {int}  Stopped by Ctrl-C (SIGINT); by SIGTERM {term}, by SIGHUP {}\n\n\
+             After a failure or a signal an output file is as it was before.",
+            Self::Signal(1).code()
+        )
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
+
+/// Something wrong with the command line that clap cannot see.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// Prints what clap has to say: help as it is, an error on one line.
+pub(crate) fn of_parsing(error: &clap::Error) -> Exit {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Whoever piped the help into `head` has seen enough.
+            let _ = error.print();
+            Exit::Done
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Exit::Usage
+        }
+        _ => {
+            complain(&one_line(&error.render().to_string(), &command_named()));
+            Exit::Usage
+        }
+    }
+}
+
+/// Prints why a command failed.
+pub(crate) fn of_failure(error: &anyhow::Error) -> Exit {
+    if error.chain().any(is_broken_pipe) {
+        return Exit::Done;
+    }
+    complain(&format!("{error:#}").replace('\n', " "));
+    if is_usage(error) { Exit::Usage } else { Exit::Failed }
+}
+
+/// One line on standard error, about what went wrong.
+pub(crate) fn complain(line: &str) {
+    tell(&format!("cellway: {line}"));
+}
+
+/// One line on standard error.
+pub(crate) fn tell(line: &str) {
+    use std::io::Write as _;
+    // If that fails too there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+fn is_usage(error: &anyhow::Error) -> bool {
+    let plan = error.downcast_ref::<StreamError>();
+    error.is::<Usage>()
+        || matches!(plan, Some(StreamError::Plan(PlanError::Zero { .. } | PlanError::Store { .. })))
+}
+
+/// Whether the reader of standard output has gone. Outputs with a name have
+/// errors of their own, which do not count here.
+fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+    let json = || cause.downcast_ref::<serde_json::Error>().and_then(|error| error.io_error_kind());
+    io.or_else(json) == Some(io::ErrorKind::BrokenPipe)
+}
+
+/// `cellway`, and the command asked for if there is one of that name.
+fn command_named() -> String {
+    let first = std::env::args().nth(1).unwrap_or_default();
+    match crate::Cli::command().find_subcommand(&first) {
+        Some(command) => format!("cellway {}", command.get_name()),
+        None => "cellway".to_owned(),
+    }
+}
+
+/// Clap's message without its decoration: what is wrong, then what is near or
+/// possible, then where to read on.
+fn one_line(message: &str, command: &str) -> String {
+    let joined = |lines: &str| lines.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut paragraphs = message.split("\n\n");
+    let what = paragraphs.next().unwrap_or_default();
+    let what = what.strip_prefix("error: ").unwrap_or(what);
+    let tips: Vec<_> = paragraphs
+        .flat_map(str::lines)
+        .filter_map(|line| line.trim().strip_prefix("tip: "))
+        .collect();
+    if tips.is_empty() {
+        return format!("{}; try '{command} --help'", joined(what));
+    }
+    let what = what.split("\n  [possible values").next().unwrap_or(what);
+    format!("{}; {}", joined(what), tips.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    fn complaint(line: &str) -> String {
+        let error = crate::Cli::try_parse_from(line.split(' ')).unwrap_err();
+        one_line(&error.render().to_string(), "cellway run")
+    }
+
+    #[test]
+    fn parsing_errors_take_one_line() {
+        for (line, expected) in [
+            (
+                "cellway run aes256 in",
+                "invalid value 'aes256' for '<KERNEL>'; a similar value exists: 'aes256-ctr'",
+            ),
+            ("cellway rum", "unrecognized subcommand 'rum'; a similar subcommand exists: 'run'"),
+            (
+                "cellway run crc32c in --thread 2",
+                "unexpected argument '--thread' found; a similar argument exists: '--threads'",
+            ),
+            (
+                "cellway run crc32c",
+                "the following required arguments were not provided: <INPUT>; \
+                 try 'cellway run --help'",
+            ),
+            (
+                "cellway run crc32c in --block 1MB",
+                "invalid value '1MB' for '--block <SIZE>': unknown unit 'mb'; \
+                 write K, M, G or T (powers of 1024); try 'cellway run --help'",
+            ),
+            (
+                "cellway run crc32c in --direct yes",
+                "invalid value 'yes' for '--direct <WHEN>' [possible values: auto, on, off]; \
+                 try 'cellway run --help'",
+            ),
+        ] {
+            assert_eq!(complaint(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn codes_follow_the_cause() {
+        let zero = StreamError::Plan(PlanError::Zero { what: "--threads" });
+        assert!(is_usage(&zero.into()) && is_usage(&Usage(String::new()).into()));
+        let refused = StreamError::Plan(PlanError::Direct { why: String::new() });
+        assert!(!is_usage(&refused.into()));
+        assert_eq!(Exit::Signal(2).code(), 130);
+    }
+}

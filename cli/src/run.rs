@@ -1,0 +1,331 @@
+//! `cellway run`: one kernel over one file.
+
+mod parameters;
+mod progress;
+mod stats;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cellway::accel::EngineChoice;
+use cellway::kernels::{
+    Aes128Ecb, Aes256Ctr, CATALOGUE, Crc32c, Entry, Finish, Histogram, Identity, LinReg,
+    Report as _,
+};
+use cellway::storage::{self, Input, Output};
+use cellway::stream::{self, Direct, Outcome, Plan, Progress, Stats};
+use cellway::{Effect, Kernel, Options, StreamError};
+use cellway_bench::args::parse_bytes;
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser};
+
+use crate::Format;
+use crate::exit::{self, Exit, Usage};
+use crate::size::Size;
+use crate::stdout::Stdout;
+use parameters::Parameters;
+use stats::{StatsFile, StatsJson};
+
+/// Blocks and stores beyond these are slips of the keyboard.
+const BLOCK_BYTES_MAX: u64 = 1 << 30;
+const STORE_BYTES_MAX: u64 = 1 << 40;
+
+/// Stream a file through a kernel
+///
+/// A transform writes OUTPUT, which appears whole under its name or not at
+/// all. A reduction prints its result on standard output and takes no OUTPUT.
+#[derive(Args, Debug)]
+#[command(after_help = Exit::help())]
+pub(crate) struct RunArgs {
+    /// What to do with the data
+    #[arg(value_parser = kernel_parser())]
+    kernel: &'static Entry,
+    /// File, device or pipe to read; `-` is standard input
+    input: PathBuf,
+    /// File, device or pipe to write (transforms only); `-` is standard output
+    output: Option<PathBuf>,
+    /// Replace OUTPUT if it exists, even if it is INPUT; the old file stays
+    /// until the new one is whole
+    #[arg(short, long)]
+    force: bool,
+    /// Bring OUTPUT to the disk before ending (fsync); without this a power
+    /// loss soon after may take it, as with cp
+    #[arg(long)]
+    sync: bool,
+    /// How the result is printed; for a transform json prints the statistics
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    format: Format,
+    /// Write statistics as JSON to FILE, which is replaced; `-` is standard
+    /// output
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Say on standard error how the run is laid out, and how it went
+    #[arg(short, long)]
+    verbose: bool,
+    #[command(flatten)]
+    parameters: Parameters,
+    #[command(flatten)]
+    layout: Layout,
+}
+
+/// How the run is laid out; all of it has a default.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Layout (SIZE: 4096, 256K, 1M, 1MiB; powers of 1024)")]
+struct Layout {
+    /// Cores that work [default: all this process may use]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    accelerators: Option<u16>,
+    /// Threads per accelerator, each with one block under way [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    threads: Option<u16>,
+    /// Bytes a thread gets, computes and puts at once [default: 512K]
+    #[arg(long, value_name = "SIZE", value_parser = at_most(BLOCK_BYTES_MAX))]
+    block: Option<u64>,
+    /// Memory for the blocks of one accelerator [default: what they take]
+    #[arg(long, value_name = "SIZE", value_parser = at_most(STORE_BYTES_MAX))]
+    local_store: Option<u64>,
+    /// What moves the data; auto takes uring where it works. An engine asked
+    /// for by name is never replaced by another
+    #[arg(long, value_name = "NAME", default_value_t, value_parser = one_of::<EngineChoice>(&["auto", "uring", "pread"]))]
+    engine: EngineChoice,
+    /// Whether to go past the page cache; auto decides for input and output
+    /// by what is cached
+    #[arg(long, value_name = "WHEN", default_value_t, value_parser = one_of::<Direct>(&["auto", "on", "off"]))]
+    direct: Direct,
+}
+
+impl Layout {
+    fn options(&self) -> Options {
+        Options {
+            accelerators: self.accelerators.map(usize::from),
+            threads: self.threads.map(usize::from),
+            block_bytes: self.block,
+            local_store_bytes: self.local_store,
+            engine: self.engine,
+            direct: self.direct,
+            ..Options::default()
+        }
+    }
+}
+
+fn kernel_parser() -> ValueParser {
+    let name = |kernel: &Entry| PossibleValue::new(kernel.name).help(kernel.about);
+    let names = PossibleValuesParser::new(CATALOGUE.iter().map(name));
+    let find = |name: String| CATALOGUE.iter().find(|kernel| kernel.name == name);
+    ValueParser::new(names.try_map(move |name| find(name).ok_or("no such kernel")))
+}
+
+fn one_of<T>(names: &'static [&'static str]) -> ValueParser
+where
+    T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    ValueParser::new(PossibleValuesParser::new(names).try_map(|name| name.parse::<T>()))
+}
+
+/// A size up to a limit.
+fn at_most(max_bytes: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let bytes = parse_bytes(text)?;
+        let fits = (bytes <= max_bytes).then_some(bytes);
+        fits.ok_or_else(|| format!("the largest possible is {}", Size(max_bytes)))
+    }
+}
+
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
+    args.check()?;
+    let parameters = &args.parameters;
+    match args.kernel.name {
+        "aes128-ecb" => args.transform(Aes128Ecb::default()),
+        "aes256-ctr" => args.transform(Aes256Ctr::new(&parameters.key()?, parameters.iv()?)),
+        "crc32c" => args.reduce(Crc32c::new()),
+        "histogram" => args.reduce(Histogram::new()),
+        "identity" => args.transform(Identity),
+        "linreg" => args.reduce(LinReg::new(parameters.pair_type()?)),
+        "wordcount" => args.reduce(parameters.word_count(args.accelerators())),
+        other => anyhow::bail!("{other} is not built in; choose another of `cellway kernels`"),
+    }
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-") || path == Path::new("/dev/stdout")
+}
+
+impl RunArgs {
+    /// Whether the arguments fit together, before anything is touched.
+    fn check(&self) -> Result<(), Usage> {
+        self.parameters.check(self.kernel)?;
+        let name = self.kernel.name;
+        let wrong = |what: String| Err(Usage(what));
+        match (self.kernel.effect, &self.output) {
+            (Effect::Transform, None) => {
+                return wrong(format!("{name} writes an output; name an OUTPUT after the INPUT"));
+            }
+            (Effect::Reduce, Some(output)) => {
+                let output = output.display();
+                return wrong(format!(
+                    "{name} takes no OUTPUT, its result goes to standard output; write > {output}"
+                ));
+            }
+            _ => {}
+        }
+        if self.output.as_deref().is_some_and(is_stdout) && self.stats_on_stdout() {
+            return wrong(
+                "output and statistics cannot both go to standard output; give --stats a FILE"
+                    .into(),
+            );
+        }
+        if let Some(stats) = self.stats.as_deref().filter(|stats| !is_stdout(stats)) {
+            for (other, what) in [(Some(&self.input), "INPUT"), (self.output.as_ref(), "OUTPUT")] {
+                if other.is_some_and(|other| same_file(other, stats)) {
+                    return wrong(format!(
+                        "--stats would replace the {what}; give it another FILE"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stats_on_stdout(&self) -> bool {
+        let asked = self.stats.as_deref().is_some_and(is_stdout);
+        asked || (self.kernel.effect == Effect::Transform && self.format == Format::Json)
+    }
+
+    fn accelerators(&self) -> usize {
+        let here = || cellway::accel::Config::default().accelerators;
+        self.layout.accelerators.map_or_else(here, usize::from)
+    }
+
+    fn transform<K: Kernel>(&self, mut kernel: K) -> anyhow::Result<()> {
+        let (stats_file, input) = self.open()?;
+        let Some(path) = &self.output else { return Ok(()) };
+        let options = storage::Options { force: self.force, len_bytes: input.len_bytes() };
+        let output = Output::create(path, &options)?;
+        let name = output.name().to_owned();
+        let streamed = self.stream(&mut kernel, &input, Some(&output));
+        let outcome = match streamed {
+            // Whoever read standard output has seen enough.
+            Err(error) if is_stdout(path) && is_broken_pipe(&error) => return Ok(()),
+            outcome => outcome?,
+        };
+        let streamed = Instant::now();
+        output.commit(self.sync)?;
+        self.conclude(stats_file, &input, Some(name), &outcome.stats, streamed.elapsed())
+    }
+
+    fn reduce<K: Finish>(&self, mut kernel: K) -> anyhow::Result<()> {
+        let (stats_file, input) = self.open()?;
+        let Outcome { part, stats } = self.stream(&mut kernel, &input, None)?;
+        let mut report =
+            kernel.finish(part).map_err(|error| anyhow::anyhow!("{}: {error}", input.name()))?;
+        let mut out = Stdout::lock();
+        match self.format {
+            Format::Text => report.write_text(&mut out)?,
+            Format::Json => report.write_json(&mut out)?,
+        }
+        out.flush()?;
+        drop(out);
+        self.conclude(stats_file, &input, None, &stats, Duration::ZERO)
+    }
+
+    fn open(&self) -> anyhow::Result<(Option<StatsFile>, Input)> {
+        let input = Input::open(&self.input)?;
+        let file = self.stats.as_deref().filter(|path| !is_stdout(path));
+        Ok((file.map(StatsFile::create).transpose()?, input))
+    }
+
+    fn stream<K: Kernel>(
+        &self,
+        kernel: &mut K,
+        input: &Input,
+        output: Option<&Output>,
+    ) -> anyhow::Result<Outcome<K::Part>> {
+        let options = self.layout.options();
+        if self.verbose {
+            let plan = stream::plan(kernel, input, &options)?;
+            let now = stream::rss_bytes().unwrap_or(0);
+            exit::tell(&laid_out(kernel.name(), &plan, now + plan.memory_bytes));
+        }
+        let progress = Progress::default();
+        let mut work = || stream::run(kernel, input, output, &options, &progress);
+        // A bar would be drawn over the output.
+        let quiet = output.is_some()
+            && self.output.as_deref().is_some_and(is_stdout)
+            && std::io::stdout().is_terminal();
+        Ok(if quiet { work() } else { progress::show(&progress, input.len_bytes(), work) }?)
+    }
+}
+
+/// What a run says once its result is out.
+impl RunArgs {
+    fn conclude(
+        &self,
+        stats_file: Option<StatsFile>,
+        input: &Input,
+        output: Option<String>,
+        stats: &Stats,
+        commit: Duration,
+    ) -> anyhow::Result<()> {
+        let kernel = self.kernel.name;
+        let json = StatsJson::new(
+            kernel,
+            input.name().to_owned(),
+            output,
+            self.layout.engine,
+            stats,
+            commit,
+        );
+        if self.verbose {
+            exit::tell(&went(stats));
+        }
+        if let Some(file) = stats_file {
+            file.write(&json)?;
+        }
+        if self.stats_on_stdout() {
+            json.write(Stdout::lock())?;
+        }
+        Ok(())
+    }
+}
+
+/// The line before a run.
+fn laid_out(kernel: &str, plan: &Plan, bound_bytes: u64) -> String {
+    format!(
+        "{kernel}: accelerators {}, threads on each {}, blocks of {}, memory at most {}",
+        plan.accelerators,
+        plan.threads,
+        Size(plan.block_bytes),
+        Size(bound_bytes)
+    )
+}
+
+/// The line after a run.
+fn went(stats: &Stats) -> String {
+    let seconds = stats.elapsed.as_secs_f64();
+    let rate = (stats.bytes_in as f64 / seconds.max(1e-9)) as u64;
+    let peak = stream::peak_rss_bytes().map_or("unknown".to_owned(), |peak| Size(peak).to_string());
+    let output =
+        stats.output_path.as_ref().map(|path| format!("; output: {path}")).unwrap_or_default();
+    format!(
+        "{} in {seconds:.3} s, {}/s; peak {peak} of memory; {}; input: {}{output}",
+        Size(stats.bytes_in),
+        Size(rate),
+        stats.engine,
+        stats.input_path
+    )
+}
+
+/// Whether two names stand for one regular file, or would.
+fn same_file(a: &Path, b: &Path) -> bool {
+    match (a.metadata(), b.metadata()) {
+        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => a == b,
+    }
+}
+
+/// Whether a failure is only that standard output's reader has gone.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(StreamError::Output(error)) if error.is_broken_pipe())
+}

@@ -1,0 +1,129 @@
+//! What kernels must or may be told.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use cellway::kernels::{CATALOGUE, Entry, Iv128, Key256, PairType, Parameter, WordCount};
+use cellway_bench::args::parse_bytes;
+use clap::Args;
+
+use crate::exit::Usage;
+
+/// A key file of either form fits into this; more is not read.
+const KEY_FILE_BYTES_MAX: u64 = 4096;
+
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Kernel parameters")]
+pub(super) struct Parameters {
+    #[arg(long, value_name = "FILE", help = help("key-file"))]
+    key_file: Option<PathBuf>,
+    #[arg(long, value_name = "HEX", value_parser = Iv128::parse, help = help("iv"))]
+    iv: Option<Iv128>,
+    #[arg(long = "type", value_name = "TYPE", help = help("type"))]
+    pair_type: Option<PairType>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help = help("table-bytes"))]
+    table_bytes: Option<u64>,
+    #[arg(long, value_name = "N", help = help("top"))]
+    top: Option<u64>,
+}
+
+impl Parameters {
+    /// Every flag's name, and whether it was given.
+    fn given(&self) -> [(&'static str, bool); 5] {
+        [
+            ("key-file", self.key_file.is_some()),
+            ("iv", self.iv.is_some()),
+            ("type", self.pair_type.is_some()),
+            ("table-bytes", self.table_bytes.is_some()),
+            ("top", self.top.is_some()),
+        ]
+    }
+
+    /// Whether `kernel` gets what it needs, and nothing else.
+    pub(super) fn check(&self, kernel: &Entry) -> Result<(), Usage> {
+        for (name, given) in self.given() {
+            match kernel.parameters.iter().find(|parameter| parameter.name == name) {
+                None if given => return Err(superfluous(kernel, name)),
+                Some(missing) if missing.required && !given => {
+                    let Parameter { name, about, .. } = missing;
+                    return Err(Usage(format!("{} needs --{name}; give the {about}", kernel.name)));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The key, from its file.
+    pub(super) fn key(&self) -> anyhow::Result<Key256> {
+        use std::io::Read as _;
+        let path = required(self.key_file.as_ref(), "--key-file")?;
+        let mut content = Vec::new();
+        let opened = std::fs::File::open(path);
+        opened
+            .and_then(|file| file.take(KEY_FILE_BYTES_MAX).read_to_end(&mut content))
+            .map_err(|error| anyhow::anyhow!("{error}; name a file with a key"))
+            .and_then(|_| Ok(Key256::parse(&content)?))
+            .with_context(|| path.display().to_string())
+    }
+
+    pub(super) fn iv(&self) -> anyhow::Result<Iv128> {
+        required(self.iv, "--iv")
+    }
+
+    pub(super) fn pair_type(&self) -> anyhow::Result<PairType> {
+        required(self.pair_type, "--type")
+    }
+
+    /// `wordcount` with tables for this many accelerators.
+    pub(super) fn word_count(&self, accelerators: usize) -> WordCount {
+        let default = WordCount::TABLE_BYTES_PER_ACCELERATOR * accelerators as u64;
+        let kernel = WordCount::new(self.table_bytes.unwrap_or(default), std::env::temp_dir());
+        match self.top {
+            Some(count) => kernel.top(count),
+            None => kernel,
+        }
+    }
+}
+
+fn required<T>(value: Option<T>, name: &str) -> anyhow::Result<T> {
+    Ok(value.ok_or_else(|| Usage(format!("{name} is missing; give it")))?)
+}
+
+fn superfluous(kernel: &Entry, name: &str) -> Usage {
+    let takes: Vec<_> = kernel.parameters.iter().map(|p| format!("--{}", p.name)).collect();
+    let cure = match takes.join(" and ") {
+        none if none.is_empty() => "it has no parameters".to_owned(),
+        takes => format!("its parameters are {takes}"),
+    };
+    Usage(format!("{} does not take --{name}; {cure}", kernel.name))
+}
+
+/// A flag's help, from the catalogue.
+fn help(name: &str) -> String {
+    let of_kernel = |kernel: &'static Entry| {
+        let parameter = kernel.parameters.iter().find(|parameter| parameter.name == name)?;
+        let needed = if parameter.required { ", required" } else { "" };
+        let (first, rest) = parameter.about.split_at_checked(1)?;
+        Some(format!("{}{rest} [{}{needed}]", first.to_uppercase(), kernel.name))
+    };
+    CATALOGUE.iter().filter_map(of_kernel).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_catalogue_and_the_flags_agree() {
+        let flags = Parameters::default().given().map(|(name, _)| name);
+        for kernel in CATALOGUE {
+            for parameter in kernel.parameters {
+                assert!(flags.contains(&parameter.name), "{} of {}", parameter.name, kernel.name);
+            }
+        }
+        for flag in flags {
+            assert!(!help(flag).is_empty(), "no kernel takes --{flag}");
+        }
+    }
+}

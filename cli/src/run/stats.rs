@@ -1,0 +1,110 @@
+//! How a run went, as `--stats` writes it.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use cellway::accel::EngineChoice;
+use cellway::storage::{self, Output};
+use cellway::stream::{self, Stats};
+use serde::Serialize;
+
+/// One JSON object. Scripts rely on these names: they are only ever added to.
+#[derive(Debug, Serialize)]
+pub(super) struct StatsJson<'a> {
+    pub(super) kernel: &'a str,
+    pub(super) input: String,
+    /// `null` for a reduction.
+    pub(super) output: Option<String>,
+    /// As `--engine` takes it.
+    engine: &'static str,
+    engine_detail: &'a str,
+    /// Through the page cache or past it, and why.
+    input_path: &'a str,
+    output_path: Option<&'a str>,
+    accelerators: usize,
+    threads: usize,
+    block_bytes: u64,
+    local_store_bytes: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    /// Wall time of the streaming, without `commit_seconds`.
+    seconds: f64,
+    /// Summed over all threads, as are the next two.
+    get_seconds: f64,
+    compute_seconds: f64,
+    put_seconds: f64,
+    /// Giving the output its name; with `--sync`, bringing it to the disk.
+    commit_seconds: f64,
+    /// Of the whole process up to here; `null` where /proc does not tell.
+    peak_rss_bytes: Option<u64>,
+    memory_bound_bytes: u64,
+}
+
+impl<'a> StatsJson<'a> {
+    pub(super) fn new(
+        kernel: &'a str,
+        input: String,
+        output: Option<String>,
+        engine: EngineChoice,
+        stats: &'a Stats,
+        commit: Duration,
+    ) -> Self {
+        Self {
+            kernel,
+            input,
+            output,
+            engine: engine_name(engine, &stats.engine),
+            engine_detail: &stats.engine,
+            input_path: &stats.input_path,
+            output_path: stats.output_path.as_deref(),
+            accelerators: stats.plan.accelerators,
+            threads: stats.plan.threads,
+            block_bytes: stats.plan.block_bytes,
+            local_store_bytes: stats.plan.local_store_bytes,
+            bytes_in: stats.bytes_in,
+            bytes_out: stats.bytes_out,
+            seconds: stats.elapsed.as_secs_f64(),
+            get_seconds: stats.spent.get.as_secs_f64(),
+            compute_seconds: stats.spent.compute.as_secs_f64(),
+            put_seconds: stats.spent.put.as_secs_f64(),
+            commit_seconds: commit.as_secs_f64(),
+            peak_rss_bytes: stream::peak_rss_bytes(),
+            memory_bound_bytes: stats.memory_bound_bytes,
+        }
+    }
+
+    pub(super) fn write(&self, mut out: impl Write) -> anyhow::Result<()> {
+        serde_json::to_writer(&mut out, self)?;
+        writeln!(out)?;
+        Ok(out.flush()?)
+    }
+}
+
+/// The name of the engine that ran, as `--engine` takes it.
+fn engine_name(asked: EngineChoice, detail: &str) -> &'static str {
+    match asked {
+        EngineChoice::Uring => "uring",
+        EngineChoice::Pread => "pread",
+        EngineChoice::Auto if detail.starts_with("io_uring") => "uring",
+        EngineChoice::Auto => "pread",
+    }
+}
+
+/// A file for statistics, opened before the run so that a wrong name shows
+/// early; it appears whole at the end and replaces what had its name.
+pub(super) struct StatsFile(Output);
+
+impl StatsFile {
+    pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
+        let options = storage::Options { force: true, len_bytes: None };
+        Ok(Self(Output::create(path, &options)?))
+    }
+
+    pub(super) fn write(self, stats: &StatsJson<'_>) -> anyhow::Result<()> {
+        let mut line = Vec::new();
+        stats.write(&mut line)?;
+        self.0.sequential().write_all(&line)?;
+        Ok(self.0.commit(false)?)
+    }
+}

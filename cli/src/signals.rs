@@ -1,0 +1,63 @@
+//! Signals: what is unfinished is taken away, then the program ends.
+
+use std::fs;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context as _;
+use cellway::storage;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::iterator::Signals;
+
+use crate::exit::{self, Exit};
+
+/// Folders to remove with all they hold.
+static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// From now on a signal removes this folder with all it holds.
+pub(crate) fn remove_at_exit(folder: PathBuf) {
+    FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder);
+}
+
+/// Starts the thread that waits for signals. One that was ignored from the
+/// start (`nohup`, a job in the background) stays so.
+pub(crate) fn handle() -> anyhow::Result<()> {
+    let ignored = ignored();
+    let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !ignored.contains(signal));
+    // Caught only so that it does not kill: the write that is too large fails.
+    let mut signals = Signals::new(wanted.chain([SIGXFSZ])).context("signals cannot be handled")?;
+    let wait = move || {
+        signals.forever().filter(|signal| *signal != SIGXFSZ).for_each(leave);
+    };
+    let thread = std::thread::Builder::new().name("signals".into()).stack_size(64 << 10);
+    thread.spawn(wait).context("no thread for signals can be started")?;
+    Ok(())
+}
+
+fn leave(signal: i32) {
+    let _halted = storage::remove_unfinished();
+    for folder in FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        // A file may be made in it meanwhile; there is nobody to tell.
+        let _ = fs::remove_dir_all(folder);
+    }
+    let name = match signal {
+        SIGHUP => "SIGHUP",
+        SIGINT => "SIGINT",
+        _ => "SIGTERM",
+    };
+    // A terminal may show a progress bar on this line.
+    let clear = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
+    exit::tell(&format!(
+        "{clear}cellway: stopped by {name}; an unfinished output file leaves nothing behind"
+    ));
+    std::process::exit(Exit::Signal(signal as u8).code().into());
+}
+
+/// The signals this process was started to ignore.
+fn ignored() -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|signal| mask >> (signal - 1) & 1 == 1).collect()
+}
