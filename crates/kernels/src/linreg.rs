@@ -104,13 +104,16 @@ enum Collected {
 }
 
 impl LinRegPart {
-    fn append(&mut self, later: Collected) {
+    fn append(&mut self, later: Collected) -> Result<(), KernelError> {
         match (&mut self.0, later) {
             (Collected::Integers(sums), Collected::Integers(more)) => sums.add(&more),
             (Collected::Floats(moments), Collected::Floats(more)) => moments.append(&more),
-            // Parts of one kernel hold one kind.
-            (kept, other) => debug_assert!(false, "{other:?} cannot be added to {kept:?}"),
+            _ => {
+                let what = "a part with sums of integers cannot be merged with one of floats";
+                return Err(KernelError::new(what, "merge parts of the same kernel only"));
+            }
         }
+        Ok(())
     }
 }
 
@@ -156,18 +159,17 @@ impl Kernel for LinReg {
         // A pipe's length is known only at its end, so `open` may not have looked.
         let rest_bytes = block.data.len() % self.pair_type.pair_bytes();
         self.check_whole(unit.offset + block.data.len() as u64, rest_bytes as u64)?;
-        part.append(match self.pair_type {
+        let collected = match self.pair_type {
             PairType::U8 => Collected::Integers(integers::sum_u8(block.data)),
             PairType::I16 => Collected::Integers(integers::sum_i16(block.data)),
             PairType::F32 => Collected::Floats(floats::moments_f32(block.data)),
             PairType::F64 => Collected::Floats(floats::moments_f64(block.data)),
-        });
-        Ok(())
+        };
+        part.append(collected)
     }
 
     fn merge(&self, part: &mut LinRegPart, later: LinRegPart) -> Result<(), KernelError> {
-        part.append(later.0);
-        Ok(())
+        part.append(later.0)
     }
 }
 

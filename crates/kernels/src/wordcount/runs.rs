@@ -71,7 +71,11 @@ impl Runs {
         fill: impl FnOnce(&mut RunWriter<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
         self.write_run(fill)?;
-        if self.runs.len() >= RUNS_MAX { self.merge_until(FAN_IN) } else { Ok(()) }
+        if self.runs.len() >= RUNS_MAX {
+            self.merge_until(FAN_IN)?;
+        }
+        debug_assert!(self.runs.len() < RUNS_MAX);
+        Ok(())
     }
 
     fn write_run(
@@ -208,6 +212,7 @@ pub(super) struct Merged {
 
 impl Merged {
     fn open(runs: &[Run], order: Order) -> io::Result<Self> {
+        debug_assert!(runs.len() <= FAN_IN);
         let mut fronts = BinaryHeap::with_capacity(runs.len());
         for run in runs {
             let rest = BufReader::with_capacity(READ_BUFFER_BYTES, run.clone());

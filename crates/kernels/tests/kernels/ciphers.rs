@@ -5,7 +5,7 @@ use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use cellway_kernels::{Aes128Ecb, Aes256Ctr, Identity, Iv128, Key256};
 use proptest::prelude::*;
 
-use crate::driver::{Plan, transform};
+use crate::driver::{Plan, open, transform};
 
 fn hex(digits: &str) -> Vec<u8> {
     (0..digits.len())
@@ -65,6 +65,8 @@ fn ecb_refuses_a_partial_record_and_says_where() {
         let plan = Plan { block_bytes: 64, parts: 1, pipe };
         assert_eq!(transform(&mut Aes128Ecb::default(), &[], plan), Ok(vec![]));
     }
+    // A file is refused before anything is written.
+    assert_eq!(open(&mut Aes128Ecb::default(), &[0; 33]).unwrap_err().offset, Some(32));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! the other: cut, dealt out to the parts in turn, merged in the kernel's order.
 
 use std::io;
+use std::ops::Range;
 
 use cellway_kernels::{Finish, Report};
 use stream::{Block, Head, Kernel, KernelError, MergeOrder, Unit};
@@ -40,6 +41,11 @@ impl Head for Bytes<'_> {
         buf[..got].copy_from_slice(&rest[..got]);
         Ok(got)
     }
+}
+
+/// What the kernel takes for the body of a file, before any of it is streamed.
+pub(crate) fn open<K: Kernel>(kernel: &mut K, input: &[u8]) -> Result<Range<u64>, KernelError> {
+    kernel.open(&Bytes { bytes: input, pipe: false })
 }
 
 /// Runs the kernel; returns the output of a transform and the merged part.

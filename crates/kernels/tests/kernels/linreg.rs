@@ -2,7 +2,7 @@ use cellway_kernels::{LinReg, LinRegReport, PairType};
 use proptest::prelude::*;
 use stream::KernelError;
 
-use crate::driver::{Plan, json, reduce, text};
+use crate::driver::{Plan, json, open, reduce, text};
 
 const TYPES: [PairType; 4] = [PairType::U8, PairType::I16, PairType::F32, PairType::F64];
 
@@ -149,6 +149,26 @@ fn an_input_that_ends_within_a_pair_is_refused_where_the_pair_begins() {
                 let what = format!("{} bytes instead of {pair_bytes}", len % pair_bytes);
                 assert!(error.to_string().contains(&what), "{error}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_ends_within_a_pair_is_refused_before_it_is_read() {
+    assert_eq!(open(&mut LinReg::new(PairType::F64), &[0; 33]).unwrap_err().offset, Some(32));
+}
+
+#[test]
+fn x_may_vary_from_unit_to_unit_only() {
+    for pairs in [
+        [[5.0, 1.0], [5.0, 3.0], [3.0, 1.0], [3.0, 7.0]],
+        [[3.0, 1.0], [3.0, 3.0], [5.0, 1.0], [5.0, 7.0]],
+    ] {
+        for pair_type in TYPES {
+            let two_pairs = 2 * encode(pair_type, &[[0.0; 2]]).len();
+            let whole = fit(pair_type, &pairs, Plan::blocks_of(1000));
+            assert!(whole.slope.is_some());
+            assert_eq!(fit(pair_type, &pairs, Plan::blocks_of(two_pairs)), whole);
         }
     }
 }
