@@ -38,8 +38,8 @@ pub enum TransferFault {
     /// A put to memory that was lent for reading.
     #[error("the region is lent for reading only")]
     ReadOnly,
-    /// A direct put that is not aligned.
-    #[error("direct output needs offset, length and buffer aligned to {align_bytes} bytes")]
+    /// A direct put, or a list with a direct file, that is not aligned.
+    #[error("direct I/O needs offset, length and buffer aligned to {align_bytes} bytes")]
     Unaligned {
         /// The alignment asked for.
         align_bytes: u64,
