@@ -1,6 +1,6 @@
 //! Why a run ended without its result.
 
-use accel::RunError;
+use accel::{RunError, TransferError, TransferFault};
 use storage::{InputError, OutputError};
 
 use crate::kernel::KernelError;
@@ -31,15 +31,28 @@ pub enum StreamError {
     Run(#[from] RunError),
 }
 
-impl StreamError {
-    /// Where in the input it happened, to report the first of several.
-    pub(crate) fn offset(&self) -> u64 {
-        let offset = match self {
-            Self::Input(error) => error.offset(),
-            Self::Output(error) => error.offset(),
-            Self::Kernel { error, .. } => error.offset,
-            Self::Plan(_) | Self::Run(_) => None,
-        };
-        offset.unwrap_or(0)
+/// A failure and the unit it happened in, to report the first of several.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) unit: u64,
+    pub(crate) error: StreamError,
+}
+
+impl Failure {
+    /// For `map_err`: whatever goes wrong with unit `unit`.
+    pub(crate) fn of<E: Into<StreamError>>(unit: u64) -> impl FnOnce(E) -> Self {
+        move |error| Self { unit, error: error.into() }
+    }
+}
+
+/// What the system said of a transfer, for an error of the input or output.
+pub(crate) fn as_io(error: &TransferError) -> std::io::Error {
+    match &error.fault {
+        TransferFault::Io(cause) => match cause.raw_os_error() {
+            Some(code) => std::io::Error::from_raw_os_error(code),
+            None => std::io::Error::new(cause.kind(), cause.to_string()),
+        },
+        TransferFault::Ended { .. } => std::io::ErrorKind::UnexpectedEof.into(),
+        other => std::io::Error::other(other.to_string()),
     }
 }

@@ -11,8 +11,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A gate that opens for unit 0, then 1, then 2, ... Every unit has a thread
-/// that will pass, so nobody waits for ever; each waits with one unit only, so
-/// what is held back is bounded by the number of threads.
+/// that will pass or fail, so nobody waits for ever; each waits with one unit
+/// only, so what is held back is bounded by the number of threads.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,
@@ -22,18 +22,20 @@ pub(crate) struct Gate {
 struct State {
     next: u64,
     waiting: BTreeMap<u64, Waker>,
-    closed: bool,
+    /// From this unit on nobody passes any more.
+    closed_from: Option<u64>,
 }
 
 impl Gate {
     /// Waits for unit `index`'s turn, to be ended by [`Gate::pass_on`]; `false`
-    /// if the run failed and no turn will come.
+    /// if this unit or an earlier one failed and no turn will come.
     #[must_use]
     pub(crate) async fn turn(&self, index: u64) -> bool {
         poll_fn(|cx| {
             let mut state = lock(&self.state);
-            if state.closed || state.next == index {
-                return Poll::Ready(!state.closed);
+            let closed = state.closed_from.is_some_and(|from| from <= index);
+            if closed || state.next == index {
+                return Poll::Ready(!closed);
             }
             state.waiting.insert(index, cx.waker().clone());
             Poll::Pending
@@ -54,13 +56,15 @@ impl Gate {
         }
     }
 
-    /// Sends everybody away: the run has failed.
-    pub(crate) fn close(&self) {
-        let waiting = {
+    /// Unit `index` has failed: it and those after it are sent away. Those
+    /// before it still pass, so that what fails first in the input is found
+    /// whatever the timing.
+    pub(crate) fn close_from(&self, index: u64) {
+        let sent_away = {
             let mut state = lock(&self.state);
-            state.closed = true;
-            std::mem::take(&mut state.waiting)
+            state.closed_from = Some(state.closed_from.map_or(index, |from| from.min(index)));
+            state.waiting.split_off(&index)
         };
-        waiting.into_values().for_each(Waker::wake);
+        sent_away.into_values().for_each(Waker::wake);
     }
 }

@@ -156,7 +156,12 @@ pub trait Kernel: Send + Sync {
     fn part(&self, accelerators: usize) -> Self::Part;
 
     /// Computes one unit.
-    fn block(&self, unit: &Unit, block: Block<'_>, part: &mut Self::Part) -> Result<(), KernelError>;
+    fn block(
+        &self,
+        unit: &Unit,
+        block: Block<'_>,
+        part: &mut Self::Part,
+    ) -> Result<(), KernelError>;
 
     /// Merges `later` into `part`; with [`MergeOrder::ByUnit`] `later` covers
     /// the bytes right after those of `part`.

@@ -31,7 +31,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("data");
 //! # std::fs::write(&path, [1, 0, 2, 0, 0])?;
-//! let input = cellway_storage::Input::open(&path)?;
+//! let input = storage::Input::open(&path)?;
 //! let outcome = run(&mut Zeros, &input, None, &Options::default(), &Default::default())?;
 //! assert_eq!(outcome.part, 3);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
@@ -48,11 +48,14 @@ mod memory;
 mod paths;
 mod plan;
 mod run;
+mod sink;
 mod source;
+mod stats;
 
 pub use error::StreamError;
 pub use kernel::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
 pub use memory::{peak_rss_bytes, rss_bytes};
 pub use paths::Direct;
 pub use plan::{Options, Plan, PlanError};
-pub use run::{Outcome, Progress, Spent, Stats, plan, run};
+pub use run::{plan, run};
+pub use stats::{Outcome, Progress, Spent, Stats};

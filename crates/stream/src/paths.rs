@@ -5,9 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use accel::Region;
-use storage::{DirectFile, DirectRefused, Input, Kind, Output};
+use storage::{DirectFile, Input, Kind, Output};
 
-use crate::plan::PlanError;
+use crate::plan::{BUF_ALIGN_BYTES, Plan, PlanError};
 
 /// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,9 @@ const CACHED_SHARE: f64 = 0.5;
 
 /// One side of a run: the file, and its direct descriptor if that is the way.
 pub(crate) struct Path {
-    pub(crate) direct: Option<DirectFile>,
+    direct: Option<DirectFile>,
+    /// Granularity of transfers, 1 through the page cache.
+    pub(crate) align_bytes: u64,
     /// Why, for people.
     pub(crate) why: String,
 }
@@ -61,26 +63,49 @@ pub(crate) struct Path {
 impl Path {
     pub(crate) fn of_input(input: &Input, wish: Direct) -> Result<Self, PlanError> {
         let cached = || match input.resident_share() {
-            Some(share) if share > CACHED_SHARE => Some(format!("{:.0}% of it is cached", share * 100.0)),
+            Some(share) if share > CACHED_SHARE => {
+                Some(format!("{:.0}% of it is cached", share * 100.0))
+            }
             _ => None,
         };
-        choose(input.kind(), input.len_bytes(), wish, cached, || input.open_direct())
+        let open = || input.open_direct().map_err(|refused| refused.to_string());
+        choose(input.kind(), input.len_bytes(), wish, cached, open)
     }
 
-    pub(crate) fn of_output(output: &Output, len_bytes: Option<u64>, wish: Direct) -> Result<Self, PlanError> {
+    pub(crate) fn of_output(output: &Output, plan: &Plan, wish: Direct) -> Result<Self, PlanError> {
+        let len_bytes = plan.output_bytes();
         let unsized_output = || len_bytes.is_none().then(|| "its length is not known".to_owned());
-        choose(output.kind(), len_bytes, wish, unsized_output, || output.open_direct())
-    }
-
-    /// Granularity of transfers, 1 through the page cache.
-    pub(crate) fn align_bytes(&self) -> u64 {
-        self.direct.as_ref().map_or(1, |file| file.offset_align_bytes.max(file.memory_align_bytes) as u64)
+        let open = || {
+            if plan.units.is_none_or(|units| units > 1)
+                && !plan.block_bytes.is_multiple_of(BUF_ALIGN_BYTES)
+            {
+                let (name, block_bytes) = (output.name(), plan.block_bytes);
+                return Err(format!(
+                    "{name}: blocks of {block_bytes} bytes are no multiple of {BUF_ALIGN_BYTES}"
+                ));
+            }
+            output.open_direct().map_err(|refused| refused.to_string())
+        };
+        let mut path = choose(output.kind(), len_bytes, wish, unsized_output, open)?;
+        if path.direct.is_some() {
+            // A last piece goes through the page cache. It must not share a page
+            // with direct output: that page would bring old bytes back.
+            path.align_bytes = BUF_ALIGN_BYTES;
+        }
+        Ok(path)
     }
 
     /// The file's first `len_bytes` bytes as a region.
-    pub(crate) fn region(&self, buffered: &Arc<std::fs::File>, len_bytes: u64, name: &str) -> Region<'static> {
+    pub(crate) fn region(
+        &self,
+        buffered: &Arc<std::fs::File>,
+        len_bytes: u64,
+        name: &str,
+    ) -> Region<'static> {
         match &self.direct {
-            Some(direct) => Region::direct_file(direct.file.clone(), 0..len_bytes, name, self.align_bytes()),
+            Some(direct) => {
+                Region::direct_file(direct.file.clone(), 0..len_bytes, name, self.align_bytes)
+            }
             None => Region::file(buffered.clone(), 0..len_bytes, name),
         }
     }
@@ -91,15 +116,22 @@ fn choose(
     len_bytes: Option<u64>,
     wish: Direct,
     better_cached: impl FnOnce() -> Option<String>,
-    open: impl FnOnce() -> Result<DirectFile, DirectRefused>,
+    open: impl FnOnce() -> Result<DirectFile, String>,
 ) -> Result<Path, PlanError> {
-    let cached = |why: String| Ok(Path { direct: None, why: format!("page cache: {why}") });
+    let cached =
+        |why: String| Ok(Path { direct: None, align_bytes: 1, why: format!("page cache: {why}") });
     if kind == Kind::Stream {
-        return Ok(Path { direct: None, why: "a stream, one byte after the other".into() });
+        return Ok(Path {
+            direct: None,
+            align_bytes: 1,
+            why: "a stream, one byte after the other".into(),
+        });
     }
     match wish {
         Direct::Off => return cached("asked for".into()),
-        Direct::Auto if len_bytes.is_some_and(|len| len < DIRECT_FROM_BYTES) => return cached("small".into()),
+        Direct::Auto if len_bytes.is_some_and(|len| len < DIRECT_FROM_BYTES) => {
+            return cached("small".into());
+        }
         Direct::Auto => {
             if let Some(why) = better_cached() {
                 return cached(why);
@@ -107,9 +139,19 @@ fn choose(
         }
         Direct::On => {}
     }
-    match open() {
-        Ok(direct) => Ok(Path { direct: Some(direct), why: "direct".into() }),
-        Err(refused) if wish == Direct::On => Err(PlanError::Direct { why: refused.to_string() }),
-        Err(refused) => cached(refused.to_string()),
+    let opened = open().and_then(|direct| {
+        match direct.offset_align_bytes.max(direct.memory_align_bytes) as u64 {
+            align_bytes if align_bytes <= BUF_ALIGN_BYTES => Ok((direct, align_bytes)),
+            align_bytes => Err(format!(
+                "it wants {align_bytes} bytes of alignment, buffers have {BUF_ALIGN_BYTES}"
+            )),
+        }
+    });
+    match opened {
+        Ok((direct, align_bytes)) => {
+            Ok(Path { direct: Some(direct), align_bytes, why: "direct".into() })
+        }
+        Err(why) if wish == Direct::On => Err(PlanError::Direct { why }),
+        Err(why) => cached(why),
     }
 }

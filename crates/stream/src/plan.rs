@@ -14,10 +14,19 @@ const BLOCK_BYTES: u64 = 512 * 1024;
 const THREADS: usize = 4;
 
 /// Buffers are aligned to this for direct I/O, whatever less a device needs.
-const BUF_ALIGN_BYTES: u64 = 4096;
+pub(crate) const BUF_ALIGN_BYTES: u64 = 4096;
+
+/// More OS threads than this are a slip of the hand.
+const ACCELERATORS_MAX: usize = 4096;
+
+/// A local store counts in 32 bits.
+const STORE_BYTES_MAX: u64 = (1 << 32) - BUF_ALIGN_BYTES;
 
 /// What an accelerator needs besides its store: stack, ring, thread pool.
 const ACCELERATOR_BYTES: u64 = 512 * 1024;
+
+/// What a thread needs besides its buffer: its state, its transfers in the queue.
+const THREAD_BYTES: u64 = 4 * 1024;
 
 /// What a run adds once: code pages not touched before, output, statistics.
 const RUN_BYTES: u64 = 3 << 20;
@@ -31,7 +40,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Bytes of a unit. Default 512 KiB.
     pub block_bytes: Option<u64>,
-    /// Local store per accelerator in bytes. Default: what the threads' buffers take.
+    /// Most local store per accelerator in bytes; blocks that are not given are
+    /// chosen to fit. What the threads' buffers do not take is not mapped.
     pub local_store_bytes: Option<u64>,
     /// Which engine moves the data.
     pub engine: EngineChoice,
@@ -50,11 +60,20 @@ pub enum PlanError {
         /// Which option.
         what: &'static str,
     },
+    /// More accelerators than any machine has.
+    #[error(
+        "--accelerators is {accelerators}, at most {ACCELERATORS_MAX} can be had; one for each core is best"
+    )]
+    Accelerators {
+        /// How many were asked for.
+        accelerators: usize,
+    },
     /// The threads' buffers exceed the local store.
     #[error(
         "{threads} threads x {buffer_bytes} bytes (a block of {block_bytes} and its surroundings) = {} bytes \
-         do not fit a local store of {local_store_bytes}; use smaller blocks, fewer threads or a larger store",
-        *.threads as u64 * .buffer_bytes
+         do not fit a local store of {local_store_bytes}; use smaller blocks, fewer threads or a larger store \
+         (at most {STORE_BYTES_MAX})",
+        (*.threads as u64).saturating_mul(*.buffer_bytes)
     )]
     Store {
         /// Threads per accelerator.
@@ -65,6 +84,23 @@ pub enum PlanError {
         block_bytes: u64,
         /// The store's size.
         local_store_bytes: u64,
+    },
+    /// The kernel's [`Kernel::open`](crate::Kernel::open) is at fault.
+    #[error(
+        "the kernel wants bytes {} to {} of {}; it must stay inside its input, and take all of a pipe",
+        .body.start, .body.end, .len_bytes.map_or("a pipe".to_owned(), |len| format!("an input of {len} bytes"))
+    )]
+    Body {
+        /// What it wants to be streamed.
+        body: Range<u64>,
+        /// The input's length in bytes, if it is known.
+        len_bytes: Option<u64>,
+    },
+    /// There is nothing to write.
+    #[error("{kernel} yields a result and no output; leave the output out")]
+    NoOutput {
+        /// The kernel's name.
+        kernel: String,
     },
     /// Direct I/O was asked for and is refused.
     #[error("direct I/O was asked for: {why}; use --direct auto")]
@@ -79,15 +115,48 @@ pub enum PlanError {
 pub(crate) struct Shape {
     /// The streamed part of the file.
     pub(crate) body: Range<u64>,
-    /// Whether the body's end is known.
-    pub(crate) sized: bool,
+    /// The input's length in bytes; `None` for a stream.
+    pub(crate) len_bytes: Option<u64>,
     pub(crate) cut: Cut,
     /// Granularity of direct I/O, 1 if none.
     pub(crate) direct_align_bytes: u64,
-    /// Memory the kernel declares for its parts.
-    pub(crate) kernel_bytes: u64,
     /// Cores in the affinity mask.
     pub(crate) cores: usize,
+}
+
+impl Shape {
+    /// The body's length in bytes; `None` for a stream, which is its own body.
+    fn body_bytes(&self) -> Result<Option<u64>, PlanError> {
+        let (Range { start, end }, len_bytes) = (self.body.clone(), self.len_bytes);
+        match len_bytes {
+            Some(len) if start <= end && end <= len => Ok(Some(end - start)),
+            None if start == 0 && end == u64::MAX => Ok(None),
+            _ => Err(PlanError::Body { body: start..end, len_bytes }),
+        }
+    }
+
+    fn accelerators(&self, wanted: Option<usize>) -> Result<usize, PlanError> {
+        match at_least_one(wanted, "--accelerators")?.unwrap_or(self.cores) {
+            accelerators if accelerators > ACCELERATORS_MAX => {
+                Err(PlanError::Accelerators { accelerators })
+            }
+            accelerators => Ok(accelerators),
+        }
+    }
+
+    fn record_bytes(&self) -> u64 {
+        (self.cut.align_bytes as u64).max(1)
+    }
+
+    fn halo_bytes(&self) -> u64 {
+        (self.cut.before_bytes as u64).saturating_add(self.cut.after_bytes as u64)
+    }
+
+    /// The halo, and the sectors direct I/O reads around a block.
+    fn around_bytes(&self) -> u64 {
+        let sectors = if self.direct_align_bytes > 1 { 2 * self.direct_align_bytes } else { 0 };
+        self.halo_bytes().saturating_add(sectors)
+    }
 }
 
 /// How a run is laid out: known, and printable, before it starts.
@@ -103,7 +172,7 @@ pub struct Plan {
     pub units: Option<u64>,
     /// Bytes of each thread's buffer.
     pub buffer_bytes: u64,
-    /// Local store per accelerator in bytes.
+    /// Local store per accelerator in bytes: what the threads' buffers take.
     pub local_store_bytes: u64,
     /// Most memory the run will take on top of what the process has now.
     pub memory_bytes: u64,
@@ -113,31 +182,50 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(options: &Options, shape: Shape) -> Result<Self, PlanError> {
-        let body_bytes = shape.body.end - shape.body.start;
-        let align = (shape.cut.align_bytes as u64).max(1);
+    /// `kernel_bytes` says what the kernel's parts take on that many accelerators.
+    pub(crate) fn new(
+        options: &Options,
+        shape: Shape,
+        kernel_bytes: impl FnOnce(usize) -> u64,
+    ) -> Result<Self, PlanError> {
+        let body_bytes = shape.body_bytes()?;
         let threads = at_least_one(options.threads, "--threads")?.unwrap_or(THREADS);
-        let wanted = at_least_one(options.block_bytes, "--block")?;
-        let block_bytes = match (wanted, options.local_store_bytes) {
-            (Some(bytes), _) => bytes.next_multiple_of(align),
-            (None, store) => default_block(store, threads, &shape).next_multiple_of(align),
+        let store = at_least_one(options.local_store_bytes, "--local-store")?;
+        let block_bytes = match at_least_one(options.block_bytes, "--block")? {
+            Some(bytes) => bytes.checked_next_multiple_of(shape.record_bytes()).unwrap_or(u64::MAX),
+            None => default_block(store, threads, &shape),
         };
-        let units = shape.sized.then(|| body_bytes.div_ceil(block_bytes));
+        let units = body_bytes.map(|bytes| bytes.div_ceil(block_bytes));
         let at_most = usize::try_from(units.unwrap_or(u64::MAX)).unwrap_or(usize::MAX).max(1);
-        let accelerators = at_least_one(options.accelerators, "--accelerators")?.unwrap_or(shape.cores).min(at_most);
+        let accelerators = shape.accelerators(options.accelerators)?.min(at_most);
         let threads = threads.min(at_most.div_ceil(accelerators));
         // A small input needs no more buffer than itself.
-        let longest = if shape.sized { block_bytes.min(body_bytes) } else { block_bytes };
-        let buffer_bytes = buffer_bytes(longest, &shape);
-        let needed = threads as u64 * buffer_bytes;
-        let local_store_bytes = at_least_one(options.local_store_bytes, "--local-store")?.unwrap_or(needed);
+        let buffer_bytes = buffer_bytes(block_bytes.min(body_bytes.unwrap_or(u64::MAX)), &shape);
+        let needed = (threads as u64).saturating_mul(buffer_bytes);
+        let local_store_bytes = store.unwrap_or(STORE_BYTES_MAX).min(STORE_BYTES_MAX);
         if needed > local_store_bytes {
             return Err(PlanError::Store { threads, buffer_bytes, block_bytes, local_store_bytes });
         }
-        let per_accelerator = local_store_bytes.min(needed) + ACCELERATOR_BYTES;
-        let memory_bytes = accelerators as u64 * per_accelerator + shape.kernel_bytes + RUN_BYTES;
-        let Shape { body, cut, .. } = shape;
-        Ok(Self { accelerators, threads, block_bytes, units, buffer_bytes, local_store_bytes, memory_bytes, body, cut })
+        let each = needed + threads as u64 * THREAD_BYTES + ACCELERATOR_BYTES;
+        let once = kernel_bytes(accelerators).saturating_add(shape.halo_bytes());
+        let memory_bytes = once.saturating_add(accelerators as u64 * each + RUN_BYTES);
+        Ok(Self {
+            accelerators,
+            threads,
+            block_bytes,
+            units,
+            buffer_bytes,
+            local_store_bytes: needed,
+            memory_bytes,
+            body: shape.body,
+            cut: shape.cut,
+        })
+    }
+
+    /// Bytes a transform will write; `None` if the input's end is not known.
+    #[must_use]
+    pub fn output_bytes(&self) -> Option<u64> {
+        self.units.map(|_| self.body.end - self.body.start)
     }
 
     /// The unit with a number, while the end is known.
@@ -151,86 +239,31 @@ impl Plan {
     }
 }
 
-fn at_least_one<N: Copy + PartialEq + From<u8>>(value: Option<N>, what: &'static str) -> Result<Option<N>, PlanError> {
+fn at_least_one<N: Copy + PartialEq + From<u8>>(
+    value: Option<N>,
+    what: &'static str,
+) -> Result<Option<N>, PlanError> {
     if value == Some(N::from(0)) { Err(PlanError::Zero { what }) } else { Ok(value) }
 }
 
-/// The default block, or what fits a store that was asked for.
+/// The default block, or what fits a store that was asked for: whole records,
+/// and whole pages too if there is room, which direct output needs.
 fn default_block(store: Option<u64>, threads: usize, shape: &Shape) -> u64 {
-    let Some(store) = store else { return BLOCK_BYTES };
-    let fixed = buffer_bytes(0, shape);
-    let each = (store / threads as u64).saturating_sub(fixed).min(BLOCK_BYTES);
-    let grain = BUF_ALIGN_BYTES.min(each.max(1));
-    (each / grain * grain).max(1)
+    let each =
+        store.map_or(u64::MAX, |store| store / threads as u64 / BUF_ALIGN_BYTES * BUF_ALIGN_BYTES);
+    let room = each.saturating_sub(shape.around_bytes()).min(BLOCK_BYTES);
+    let record = shape.record_bytes();
+    let pages = BUF_ALIGN_BYTES >> record.trailing_zeros().min(BUF_ALIGN_BYTES.trailing_zeros());
+    let both = record.checked_mul(pages).filter(|both| *both <= room);
+    let grain = both.unwrap_or(record);
+    (room / grain * grain).max(record)
 }
 
-/// A buffer for a block, its halo, and the sectors direct I/O reads around them.
+/// A buffer for a block and what is read around it.
 fn buffer_bytes(block_bytes: u64, shape: &Shape) -> u64 {
-    let halo = (shape.cut.before_bytes + shape.cut.after_bytes) as u64;
-    let sectors = if shape.direct_align_bytes > 1 { 2 * shape.direct_align_bytes } else { 0 };
-    (block_bytes + halo + sectors).max(1).next_multiple_of(BUF_ALIGN_BYTES)
+    let bytes = block_bytes.saturating_add(shape.around_bytes()).max(1);
+    bytes.checked_next_multiple_of(BUF_ALIGN_BYTES).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn shape(len: u64, cut: Cut) -> Shape {
-        Shape { body: 0..len, sized: true, cut, direct_align_bytes: 1, kernel_bytes: 0, cores: 2 }
-    }
-
-    #[test]
-    fn the_sum_that_does_not_fit_is_shown() {
-        let options = Options {
-            block_bytes: Some(65536),
-            threads: Some(8),
-            local_store_bytes: Some(262_144),
-            ..Options::default()
-        };
-        let error = Plan::new(&options, shape(1 << 30, Cut::ANYWHERE)).unwrap_err();
-        assert!(error.to_string().starts_with("8 threads x 65536 bytes"), "{error}");
-        assert!(error.to_string().contains("= 524288 bytes do not fit a local store of 262144"), "{error}");
-    }
-
-    #[test]
-    fn zeros_are_refused() {
-        for (options, what) in [
-            (Options { threads: Some(0), ..Options::default() }, "--threads"),
-            (Options { accelerators: Some(0), ..Options::default() }, "--accelerators"),
-            (Options { block_bytes: Some(0), ..Options::default() }, "--block"),
-            (Options { local_store_bytes: Some(0), ..Options::default() }, "--local-store"),
-        ] {
-            let error = Plan::new(&options, shape(100, Cut::ANYWHERE)).unwrap_err();
-            assert_eq!(error, PlanError::Zero { what });
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn units_cover_the_body_once_in_order(
-            start in 0u64..100_000, len in 0u64..3_000_000, align in 1usize..5000,
-            block in prop::option::of(1u64..400_000), store in prop::option::of(4_096u64..8_000_000),
-            threads in 1usize..9, accelerators in 1usize..5,
-        ) {
-            let mut shape = shape(0, Cut::records(align));
-            shape.body = start..start + len;
-            let options = Options {
-                block_bytes: block, local_store_bytes: store, threads: Some(threads),
-                accelerators: Some(accelerators), ..Options::default()
-            };
-            let Ok(plan) = Plan::new(&options, shape) else { return Ok(()) };
-            prop_assert!(plan.threads as u64 * plan.buffer_bytes <= plan.local_store_bytes);
-            let mut at = start;
-            let mut index = 0;
-            while let Some((unit, len)) = plan.unit(index) {
-                prop_assert_eq!(unit.offset, at);
-                prop_assert!(len > 0 && len as u64 <= plan.buffer_bytes);
-                prop_assert_eq!((unit.body_offset()) % align as u64, 0);
-                at += len as u64;
-                index += 1;
-            }
-            prop_assert_eq!(at, start + len);
-        }
-    }
-}
+mod tests;

@@ -1,123 +1,53 @@
 //! Carries a plan out: on every accelerator, a few threads each do the naive
 //! loop of getting a unit, computing, and putting it back.
 
-use std::ops::AddAssign;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use accel::{Buf, Config, Cx, Region, Tag, TransferError, TransferFault};
-use storage::{Input, InputError, Kind, Output, OutputError, SequentialWriter};
+use accel::{Buf, Config, Cx, RunError, Tag, TransferError, TransferFault};
+use storage::{Input, InputError, Kind, Output};
 
-use crate::error::StreamError;
+use crate::error::{Failure, StreamError, as_io};
 use crate::gate::{Gate, lock};
 use crate::kernel::{Block, Effect, Head, Kernel, MergeOrder, Unit};
 use crate::memory::{peak_rss_bytes, rss_bytes};
 use crate::paths::Path;
-use crate::plan::{Options, Plan, Shape};
-use crate::source::{Parts, Source, Window, fill, surroundings};
-
-/// Bytes done so far, for whoever shows progress.
-#[derive(Debug, Default)]
-pub struct Progress {
-    done_bytes: AtomicU64,
-}
-
-impl Progress {
-    /// Input bytes that are computed (and put, if there is an output).
-    #[must_use]
-    pub fn done_bytes(&self) -> u64 {
-        self.done_bytes.load(Ordering::Relaxed)
-    }
-}
-
-/// What a run came to.
-#[derive(Debug)]
-pub struct Outcome<P> {
-    /// The merged partial result.
-    pub part: P,
-    /// How it went.
-    pub stats: Stats,
-}
-
-/// How a run went.
-#[derive(Clone, Debug)]
-pub struct Stats {
-    /// The layout.
-    pub plan: Plan,
-    /// The engine and how it works here.
-    pub engine: String,
-    /// How the input was read, and why so.
-    pub input_path: String,
-    /// How the output was written, and why so.
-    pub output_path: Option<String>,
-    /// Bytes of the body that were read as units.
-    pub bytes_in: u64,
-    /// Bytes written.
-    pub bytes_out: u64,
-    /// Wall time of the streaming, without the output's commit.
-    pub elapsed: Duration,
-    /// Most resident memory of this process so far.
-    pub peak_rss_bytes: Option<u64>,
-    /// What the plan allowed the process to reach.
-    pub memory_bound_bytes: u64,
-    /// Time spent in each step, summed over threads: where it exceeds the
-    /// wall time, steps overlapped.
-    pub spent: Spent,
-}
-
-/// Time in each step, summed over all threads of all accelerators.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
-    /// From a get's start to its end.
-    pub get: Duration,
-    /// In the kernel.
-    pub compute: Duration,
-    /// From a put's start to its end.
-    pub put: Duration,
-}
-
-impl AddAssign for Spent {
-    fn add_assign(&mut self, other: Self) {
-        self.get += other.get;
-        self.compute += other.compute;
-        self.put += other.put;
-    }
-}
-
-/// What one thread did.
-#[derive(Default)]
-struct Tally {
-    bytes_in: u64,
-    bytes_out: u64,
-    spent: Spent,
-    engine: String,
-}
+use crate::plan::{BUF_ALIGN_BYTES, Options, Plan, PlanError, Shape};
+use crate::sink::Sink;
+use crate::source::{Parts, Source, surroundings};
+use crate::stats::{Outcome, Progress, Stats, Tally};
 
 /// Lays a run out without starting it: asks the kernel, cuts, and adds memory up.
 ///
 /// # Errors
 /// An input the kernel refuses, or options that do not fit.
-pub fn plan<K: Kernel>(kernel: &mut K, input: &Input, options: &Options) -> Result<Plan, StreamError> {
+pub fn plan<K: Kernel>(
+    kernel: &mut K,
+    input: &Input,
+    options: &Options,
+) -> Result<Plan, StreamError> {
     layout(kernel, input, options).map(|(plan, _)| plan)
 }
 
 /// A plan, and how the input is reached.
-fn layout<K: Kernel>(kernel: &mut K, input: &Input, options: &Options) -> Result<(Plan, Path), StreamError> {
+fn layout<K: Kernel>(
+    kernel: &mut K,
+    input: &Input,
+    options: &Options,
+) -> Result<(Plan, Path), StreamError> {
     let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
     let body = kernel.open(&InputHead(input)).map_err(refused)?;
     let path = Path::of_input(input, options.direct)?;
-    let default = Config::default();
-    let accelerators = options.accelerators.unwrap_or(default.accelerators);
     let shape = Shape {
         body,
-        sized: input.kind() != Kind::Stream,
+        len_bytes: input.len_bytes(),
         cut: kernel.cut(),
-        direct_align_bytes: path.align_bytes(),
-        kernel_bytes: kernel.memory_bytes(accelerators),
-        cores: default.accelerators,
+        direct_align_bytes: path.align_bytes,
+        cores: Config::default().accelerators,
     };
-    Ok((Plan::new(options, shape)?, path))
+    let plan = Plan::new(options, shape, |accelerators| kernel.memory_bytes(accelerators))?;
+    Ok((plan, path))
 }
 
 struct InputHead<'i>(&'i Input);
@@ -130,7 +60,10 @@ impl Head for InputHead<'_> {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<usize> {
         use std::os::unix::fs::FileExt as _;
         if self.0.kind() == Kind::Stream {
-            return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "a pipe cannot be read out of order"));
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::Unsupported,
+                "a pipe cannot be read out of order",
+            ));
         }
         let mut filled = 0;
         while filled < buf.len() {
@@ -149,32 +82,26 @@ impl Head for InputHead<'_> {
 struct Job<'j, K: Kernel> {
     kernel: &'j K,
     plan: &'j Plan,
-    input_name: &'j str,
+    input: &'j Input,
     source: Source,
-    input: &'j Region<'static>,
     sink: Option<Sink<'j>>,
     /// One part per accelerator, or a single one merged in order.
     parts: Vec<Mutex<K::Part>>,
     merge_gate: Gate,
-    write_gate: Gate,
     progress: &'j Progress,
-    failure: Mutex<Option<StreamError>>,
+    failure: Mutex<Option<Failure>>,
     failed: AtomicBool,
 }
 
-/// Where a transform's blocks go.
-enum Sink<'j> {
-    /// By offset; a last piece too odd for direct I/O goes through the page cache.
-    Offsets { output: &'j Output, main: &'j Region<'static>, tail: &'j Region<'static>, align_bytes: u64 },
-    /// One after the other.
-    Stream(Mutex<SequentialWriter>),
-}
-
 /// Streams `input` through `kernel`, and for a transform into `output`, which
-/// the caller commits. Every unit is computed exactly once.
+/// the caller commits; a transform without an output drops its blocks. Every
+/// unit is computed exactly once.
 ///
 /// # Errors
 /// See [`StreamError`]; of several failures, the one earliest in the input.
+///
+/// # Panics
+/// A panic of the kernel is passed on.
 pub fn run<K: Kernel>(
     kernel: &mut K,
     input: &Input,
@@ -185,104 +112,114 @@ pub fn run<K: Kernel>(
     let rss_before = rss_bytes().unwrap_or(0);
     let (plan, path) = layout(kernel, input, options)?;
     let kernel = &*kernel;
-    let output = output.filter(|_| kernel.effect() == Effect::Transform);
-    let out_len = plan.units.is_some().then(|| plan.body.end - plan.body.start);
-    let out_path = output.map(|output| Path::of_output(output, out_len, options.direct)).transpose()?;
-
-    let input_region = path.region(input.file(), input.len_bytes().unwrap_or(u64::MAX), input.name());
-    let out_regions = output.zip(out_path.as_ref()).map(|(output, path)| {
-        let len = out_len.unwrap_or(u64::MAX);
-        let tail = Region::file(output.file().clone(), 0..len, output.name());
-        (path.region(output.file(), len, output.name()), tail, path.align_bytes())
-    });
-    let sink = output.zip(out_regions.as_ref()).map(|(output, (main, tail, align_bytes))| match output.kind() {
-        Kind::Stream => Sink::Stream(Mutex::new(output.sequential())),
-        Kind::File | Kind::BlockDevice => Sink::Offsets { output, main, tail, align_bytes: *align_bytes },
-    });
-    let part_count = if kernel.merge_order() == MergeOrder::ByUnit { 1 } else { plan.accelerators };
-    let job = Job {
-        kernel,
-        plan: &plan,
-        input_name: input.name(),
-        source: match input.kind() {
-            Kind::Stream => Source::Stream(Mutex::new(Window::new(input.sequential(), plan.cut))),
-            Kind::File | Kind::BlockDevice => Source::Offsets(AtomicU64::new(0)),
-        },
-        input: &input_region,
-        sink,
-        parts: (0..part_count).map(|_| Mutex::new(kernel.part(plan.accelerators))).collect(),
-        merge_gate: Gate::default(),
-        write_gate: Gate::default(),
-        progress,
-        failure: Mutex::new(None),
-        failed: AtomicBool::new(false),
-    };
-    let config = Config {
-        accelerators: plan.accelerators,
-        threads: plan.threads,
-        local_store_bytes: plan.local_store_bytes as usize,
-        depth: (plan.threads * 4).max(16),
-        engine: options.engine,
-        faults: options.faults,
-        ..Config::default()
-    };
+    if output.is_some() && kernel.effect() == Effect::Reduce {
+        return Err(PlanError::NoOutput { kernel: kernel.name().to_owned() }.into());
+    }
+    let sink = output.map(|output| Sink::open(output, &plan, options.direct)).transpose()?;
+    let source = Source::of(input, &path, &plan);
+    let job = Job::new(kernel, &plan, input, source, sink, progress);
     let started = Instant::now();
-    let shared = &job;
-    let tallies = accel::run(&config, |cx, at| async move {
-        let mut tally = Tally::default();
-        if at.index() == 0 {
-            tally.engine = cx.engine_detail();
-        }
-        if let Err(error) = shared.work(&cx, at.accelerator, &mut tally).await {
-            shared.fail(error);
-        }
-        tally
-    })?;
+    let tally = job.stream(options)?;
     let elapsed = started.elapsed();
-    if let Some(error) = job.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error);
-    }
-    if let Some(what) = input.changed()? {
-        return Err(InputError::changed(input.name(), what).into());
-    }
-    let part = merge_all(kernel, input, job.parts)?;
-    let mut stats = Stats {
-        engine: String::new(),
+    let output_path = job.sink.as_ref().map(|sink| sink.why.clone());
+    let part = job.end()?;
+    let stats = Stats {
+        engine: tally.engine,
         input_path: path.why,
-        output_path: out_path.map(|path| path.why),
-        bytes_in: 0,
-        bytes_out: 0,
+        output_path,
+        bytes_in: tally.bytes_in,
+        bytes_out: tally.bytes_out,
         elapsed,
         peak_rss_bytes: peak_rss_bytes(),
-        memory_bound_bytes: rss_before + plan.memory_bytes,
-        spent: Spent::default(),
-        plan: plan.clone(),
+        memory_bound_bytes: rss_before.saturating_add(plan.memory_bytes),
+        spent: tally.spent,
+        plan,
     };
-    for tally in tallies {
-        stats.bytes_in += tally.bytes_in;
-        stats.bytes_out += tally.bytes_out;
-        stats.spent += tally.spent;
-        stats.engine.push_str(&tally.engine);
-    }
     Ok(Outcome { part, stats })
 }
 
-fn merge_all<K: Kernel>(kernel: &K, input: &Input, parts: Vec<Mutex<K::Part>>) -> Result<K::Part, StreamError> {
-    let mut parts = parts.into_iter().map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner));
-    let mut merged = parts.next().unwrap_or_else(|| kernel.part(1));
-    for part in parts {
-        let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
-        kernel.merge(&mut merged, part).map_err(refused)?;
+impl<'j, K: Kernel> Job<'j, K> {
+    fn new(
+        kernel: &'j K,
+        plan: &'j Plan,
+        input: &'j Input,
+        source: Source,
+        sink: Option<Sink<'j>>,
+        progress: &'j Progress,
+    ) -> Self {
+        let parts = match kernel.merge_order() {
+            MergeOrder::ByUnit => 1,
+            MergeOrder::Any => plan.accelerators,
+        };
+        Self {
+            kernel,
+            plan,
+            input,
+            source,
+            sink,
+            parts: (0..parts).map(|_| Mutex::new(kernel.part(plan.accelerators))).collect(),
+            merge_gate: Gate::default(),
+            progress,
+            failure: Mutex::new(None),
+            failed: AtomicBool::new(false),
+        }
     }
-    Ok(merged)
-}
 
-impl<K: Kernel> Job<'_, K> {
+    /// Starts the threads and waits for all of them.
+    fn stream(&self, options: &Options) -> Result<Tally, RunError> {
+        let config = Config {
+            accelerators: self.plan.accelerators,
+            threads: self.plan.threads,
+            local_store_bytes: self.plan.local_store_bytes as usize,
+            depth: (self.plan.threads * 4).max(16),
+            engine: options.engine,
+            faults: options.faults,
+            ..Config::default()
+        };
+        let tallies = accel::run(&config, |cx, at| async move {
+            let mut tally = Tally::default();
+            if at.index() == 0 {
+                tally.engine = cx.engine_detail();
+            }
+            if let Err(failure) = self.work(&cx, at.accelerator, &mut tally).await {
+                self.fail(failure);
+            }
+            tally
+        })?;
+        let mut all = Tally::default();
+        tallies.into_iter().for_each(|tally| all += tally);
+        Ok(all)
+    }
+
+    /// Says what failed, or merges the parts of an input that is still the same.
+    fn end(self) -> Result<K::Part, StreamError> {
+        if let Some(failure) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(failure.error);
+        }
+        let name = self.input.name();
+        if let Some(what) = self.input.changed()? {
+            return Err(InputError::changed(name, what).into());
+        }
+        let parts = self.parts.into_iter();
+        let mut parts = parts.map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let mut merged = parts.next().unwrap_or_else(|| self.kernel.part(1));
+        for part in parts {
+            let refused = |error| StreamError::Kernel { input: name.to_owned(), error };
+            self.kernel.merge(&mut merged, part).map_err(refused)?;
+        }
+        Ok(merged)
+    }
+
     /// The naive loop of one thread.
-    async fn work<'env>(&'env self, cx: &Cx<'env>, accelerator: usize, tally: &mut Tally) -> Result<(), StreamError> {
+    async fn work<'env>(
+        &'env self,
+        cx: &Cx<'env>,
+        accelerator: usize,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
         // The plan made the store large enough for every thread's buffer.
         let mut buf = cx
-            .alloc_aligned(self.plan.buffer_bytes as usize, 4096)
+            .alloc_aligned(self.plan.buffer_bytes as usize, BUF_ALIGN_BYTES as usize)
             .expect("the plan fits the buffers into the store");
         loop {
             let before = Instant::now();
@@ -295,12 +232,15 @@ impl<K: Kernel> Job<'_, K> {
             };
             let got = Instant::now();
             tally.spent.get += got - before;
-            self.compute(&unit, parts, &mut buf, accelerator).await?;
+            let computed = self.compute(&unit, parts, &mut buf, accelerator).await;
+            computed.map_err(Failure::of(unit.index))?;
             let computed = Instant::now();
             tally.spent.compute += computed - got;
             tally.bytes_in += parts.data as u64;
-            if self.sink.is_some() {
-                buf = self.put(cx, &unit, parts, buf).await?;
+            if let Some(sink) = &self.sink {
+                let start = buf.view().start + parts.before;
+                buf.set_view(start..start + parts.data);
+                buf = sink.put(cx, &unit, buf).await.map_err(Failure::of(unit.index))?;
                 tally.spent.put += computed.elapsed();
                 tally.bytes_out += parts.data as u64;
             }
@@ -313,25 +253,34 @@ impl<K: Kernel> Job<'_, K> {
         &'env self,
         cx: &Cx<'env>,
         mut buf: Buf,
-    ) -> Result<(Buf, Option<(Unit, Parts)>), StreamError> {
+    ) -> Result<(Buf, Option<(Unit, Parts)>), Failure> {
         if self.failed.load(Ordering::Relaxed) {
             return Ok((buf, None));
         }
-        if let Source::Stream(window) = &self.source {
-            buf.set_view(0..buf.capacity_bytes());
-            let next = fill(window, self.plan, &mut buf)?;
-            if let Some((_, parts)) = next {
-                buf.set_view(0..parts.before + parts.data + parts.after);
+        let (region, unit, len) = match &self.source {
+            Source::Offsets { region, next } => {
+                match self.plan.unit(next.fetch_add(1, Ordering::Relaxed)) {
+                    Some((unit, len)) => (region, unit, len),
+                    None => return Ok((buf, None)),
+                }
             }
-            return Ok((buf, next));
-        }
-        let Some((unit, len)) = self.source.next(self.plan) else { return Ok((buf, None)) };
+            Source::Stream(window) => {
+                buf.set_view(0..buf.capacity_bytes());
+                let next = lock(window).fill(self.plan.block_bytes as usize, &mut buf)?;
+                if let Some((_, parts)) = next {
+                    buf.set_view(0..parts.sum());
+                }
+                return Ok((buf, next));
+            }
+        };
         let parts = surroundings(self.plan.cut, &unit, len);
         let from = unit.offset - parts.before as u64;
-        let all = parts.before + parts.data + parts.after;
-        match cx.get(buf, self.input.at(from), all, Tag::new(0)).await {
+        match cx.get(buf, region.at(from), parts.sum(), Tag::new(0)).await {
             Ok(buf) => Ok((buf, Some((unit, parts)))),
-            Err(error) => Err(self.read_error(&error)),
+            Err(error) => {
+                let error = self.read_error(&error, from + parts.sum() as u64);
+                Err(Failure { unit: unit.index, error: error.into() })
+            }
         }
     }
 
@@ -342,7 +291,7 @@ impl<K: Kernel> Job<'_, K> {
         buf: &mut Buf,
         accelerator: usize,
     ) -> Result<(), StreamError> {
-        let refused = |error| StreamError::Kernel { input: self.input_name.to_owned(), error };
+        let refused = |error| StreamError::Kernel { input: self.input.name().to_owned(), error };
         let (before, rest) = buf.split_at_mut(parts.before);
         let (data, after) = rest.split_at_mut(parts.data);
         let block = Block { before, data, after };
@@ -360,65 +309,28 @@ impl<K: Kernel> Job<'_, K> {
         Ok(())
     }
 
-    async fn put<'env>(
-        &'env self,
-        cx: &Cx<'env>,
-        unit: &Unit,
-        parts: Parts,
-        mut buf: Buf,
-    ) -> Result<Buf, StreamError> {
-        let start = buf.view().start + parts.before;
-        buf.set_view(start..start + parts.data);
-        match &self.sink {
-            None => Ok(buf),
-            Some(Sink::Stream(writer)) => {
-                if self.write_gate.turn(unit.index).await {
-                    lock(writer).write_all(&buf)?;
-                    self.write_gate.pass_on(unit.index);
-                }
-                Ok(buf)
-            }
-            Some(Sink::Offsets { output, main, tail, align_bytes }) => {
-                let at = unit.body_offset();
-                let odd = (parts.data as u64 % align_bytes) as usize;
-                let even = parts.data - odd;
-                let put = if odd == 0 {
-                    cx.put(buf, main.at(at), Tag::new(0)).await
-                } else if even == 0 {
-                    cx.put(buf, tail.at(at), Tag::new(0)).await
-                } else {
-                    let list = [(main.at(at), even), (tail.at(at + even as u64), odd)];
-                    cx.put_list(buf, &list, Tag::new(0)).await
-                };
-                put.map_err(|error| OutputError::write(output.name(), error.offset, &as_io(&error)).into())
-            }
-        }
+    /// What went wrong with a get of the bytes before `end`.
+    fn read_error(&self, error: &TransferError, end: u64) -> InputError {
+        let offset = match error.fault {
+            TransferFault::Ended { missing_bytes } => end.saturating_sub(missing_bytes as u64),
+            _ => error.offset,
+        };
+        InputError::read(self.input.name(), offset, &as_io(error))
     }
 
-    fn read_error(&self, error: &TransferError) -> StreamError {
-        InputError::read(self.input_name, error.offset, &as_io(error)).into()
-    }
-
-    /// Keeps the failure that is earliest in the input, and ends the run.
-    fn fail(&self, error: StreamError) {
-        let mut failure = lock(&self.failure);
-        if failure.as_ref().is_none_or(|known| error.offset() < known.offset()) {
-            *failure = Some(error);
+    /// Keeps the failure that is earliest in the input, and ends the run: no
+    /// unit is taken any more, and those before this one, which all are, go on.
+    fn fail(&self, failure: Failure) {
+        let unit = failure.unit;
+        let mut first = lock(&self.failure);
+        if first.as_ref().is_none_or(|known| unit < known.unit) {
+            *first = Some(failure);
         }
-        drop(failure);
+        drop(first);
         self.failed.store(true, Ordering::Relaxed);
-        self.merge_gate.close();
-        self.write_gate.close();
-    }
-}
-
-fn as_io(error: &TransferError) -> std::io::Error {
-    match &error.fault {
-        TransferFault::Io(cause) => match cause.raw_os_error() {
-            Some(code) => std::io::Error::from_raw_os_error(code),
-            None => std::io::Error::new(cause.kind(), cause.to_string()),
-        },
-        TransferFault::Ended { .. } => std::io::ErrorKind::UnexpectedEof.into(),
-        other => std::io::Error::other(other.to_string()),
+        self.merge_gate.close_from(unit);
+        if let Some(sink) = &self.sink {
+            sink.close_from(unit);
+        }
     }
 }

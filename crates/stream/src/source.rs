@@ -1,28 +1,32 @@
 //! Where a run's units come from: by offset from a file, in order from a stream.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use storage::{InputError, SequentialReader};
+use accel::Region;
+use storage::{Input, InputError, SequentialReader};
 
-use crate::gate::lock;
+use crate::error::Failure;
 use crate::kernel::{Cut, Unit};
+use crate::paths::Path;
 use crate::plan::Plan;
 
 /// Gives out each unit once, in order.
 pub(crate) enum Source {
     /// The input has offsets: a counter is enough, everybody reads for itself.
-    Offsets(AtomicU64),
+    Offsets { region: Region<'static>, next: AtomicU64 },
     /// The input is a stream: whoever takes a unit reads it.
     Stream(Mutex<Window>),
 }
 
 impl Source {
-    /// The next unit of an input with offsets, and its length.
-    pub(crate) fn next(&self, plan: &Plan) -> Option<(Unit, usize)> {
-        match self {
-            Self::Offsets(next) => plan.unit(next.fetch_add(1, Ordering::Relaxed)),
-            Self::Stream(_) => None,
+    pub(crate) fn of(input: &Input, path: &Path, plan: &Plan) -> Self {
+        match input.len_bytes() {
+            Some(len) => {
+                let region = path.region(input.file(), len, input.name());
+                Self::Offsets { region, next: AtomicU64::new(0) }
+            }
+            None => Self::Stream(Mutex::new(Window::new(input.sequential(), plan.cut))),
         }
     }
 }
@@ -33,6 +37,12 @@ pub(crate) struct Parts {
     pub(crate) before: usize,
     pub(crate) data: usize,
     pub(crate) after: usize,
+}
+
+impl Parts {
+    pub(crate) fn sum(&self) -> usize {
+        self.before + self.data + self.after
+    }
 }
 
 /// What a unit of `len` bytes needs around it.
@@ -52,21 +62,26 @@ pub(crate) struct Window {
     offset: u64,
     kept: Vec<u8>,
     kept_before: usize,
+    /// Nothing is read after an end or an error: a FIFO's next writer starts another stream.
+    ended: bool,
 }
 
 impl Window {
     pub(crate) fn new(reader: SequentialReader, cut: Cut) -> Self {
         let kept = Vec::with_capacity(cut.before_bytes + cut.after_bytes);
-        Self { reader, cut, index: 0, offset: 0, kept, kept_before: 0 }
+        Self { reader, cut, index: 0, offset: 0, kept, kept_before: 0, ended: false }
     }
 
-    /// Reads the next unit of up to `block_bytes` into `buf`, surroundings included.
-    pub(crate) fn fill(&mut self, block_bytes: usize, buf: &mut [u8]) -> Result<Option<(Unit, Parts)>, InputError> {
+    /// Reads the next unit of up to `block_bytes` into `buf`, surroundings
+    /// included; `None` at the stream's end.
+    pub(crate) fn fill(
+        &mut self,
+        block_bytes: usize,
+        buf: &mut [u8],
+    ) -> Result<Option<(Unit, Parts)>, Failure> {
         let before = self.kept_before;
-        let kept = self.kept.len();
         let wanted = (before + block_bytes + self.cut.after_bytes).min(buf.len());
-        buf[..kept].copy_from_slice(&self.kept);
-        let filled = kept + self.reader.fill(&mut buf[kept..wanted])?;
+        let filled = self.read(&mut buf[..wanted]).map_err(Failure::of(self.index))?;
         let data = block_bytes.min(filled - before);
         if data == 0 {
             return Ok(None);
@@ -80,13 +95,23 @@ impl Window {
         self.kept.extend_from_slice(&buf[before + data - self.kept_before..filled]);
         Ok(Some((unit, parts)))
     }
-}
 
-/// The next unit of a stream; `None` at its end.
-pub(crate) fn fill(
-    window: &Mutex<Window>,
-    plan: &Plan,
-    buf: &mut [u8],
-) -> Result<Option<(Unit, Parts)>, InputError> {
-    lock(window).fill(plan.block_bytes as usize, buf)
+    /// Fills `buf` with what was kept and what comes; fewer bytes only at the end.
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, InputError> {
+        let (kept, rest) = buf.split_at_mut(self.kept.len());
+        kept.copy_from_slice(&self.kept);
+        if self.ended {
+            return Ok(kept.len());
+        }
+        let read = self.reader.fill(rest);
+        self.ended = !matches!(&read, Ok(bytes) if *bytes == rest.len());
+        match read {
+            Ok(bytes) => Ok(kept.len() + bytes),
+            Err(error) => {
+                // What was read ahead for this unit goes with it.
+                self.kept.truncate(self.kept_before);
+                Err(error)
+            }
+        }
+    }
 }

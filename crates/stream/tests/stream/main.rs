@@ -1,0 +1,11 @@
+//! Whole runs, against plain references: every shape of kernel, every kind of
+//! input and output, and what goes wrong.
+
+mod changes;
+mod direct;
+mod failures;
+mod memory;
+mod pipes;
+mod probe;
+mod results;
+mod setting;

@@ -1,0 +1,107 @@
+//! The bound on memory, in a process of its own.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use accel::EngineChoice;
+use cellway_stream::{
+    Block, Direct, Effect, Kernel, KernelError, Options, Progress, StreamError, Unit,
+    peak_rss_bytes, rss_bytes, run,
+};
+use storage::{Input, Output};
+
+use crate::setting::{Disk, has_uring};
+
+/// Tells the same test in a child process which folder to work in, and how.
+const CHILD: &str = "CELLWAY_STREAM_CHILD";
+
+const LEN_BYTES: u64 = 64 << 20;
+
+/// Keeps nothing: what a run takes is the stream's own.
+struct Bare(Effect);
+
+impl Kernel for Bare {
+    type Part = ();
+
+    fn name(&self) -> &str {
+        "bare"
+    }
+
+    fn effect(&self) -> Effect {
+        self.0
+    }
+
+    fn part(&self, _accelerators: usize) {}
+
+    fn block(&self, _: &Unit, block: Block<'_>, (): &mut ()) -> Result<(), KernelError> {
+        block.data.reverse();
+        Ok(())
+    }
+
+    fn merge(&self, (): &mut (), (): ()) -> Result<(), KernelError> {
+        Ok(())
+    }
+}
+
+fn options(how: &str) -> Options {
+    let engine = if how.contains("pread") { EngineChoice::Pread } else { EngineChoice::Uring };
+    let direct = if how.contains("direct") { Direct::Auto } else { Direct::Off };
+    let options = Options { engine, direct, ..Options::default() };
+    match how.contains("thousands") {
+        true => Options { threads: Some(1000), block_bytes: Some(2000), ..options },
+        false => options,
+    }
+}
+
+/// What the child does: a run, whose peak is this process's.
+fn stream(dir: &Path, how: &str) -> Result<(), StreamError> {
+    let input = Input::open(&dir.join("in"))?;
+    let transform = how.contains("transform");
+    let options = options(how);
+    let len_bytes = input.len_bytes();
+    let output = transform.then(|| {
+        let output = storage::Options { force: true, len_bytes };
+        Output::create(&dir.join("out"), &output).unwrap()
+    });
+    let mut kernel = Bare(if transform { Effect::Transform } else { Effect::Reduce });
+    assert_eq!(peak_rss_bytes().map(|peak| peak >> 20), rss_bytes().map(|now| now >> 20));
+    let stats = run(&mut kernel, &input, output.as_ref(), &options, &Progress::default())?.stats;
+    assert_eq!(stats.bytes_in, LEN_BYTES);
+    let (peak, bound) = (stats.peak_rss_bytes.unwrap(), stats.memory_bound_bytes);
+    println!("{how}: peak {} KiB, bound {} KiB", peak >> 10, bound >> 10);
+    assert!(peak <= bound, "{how}: the peak of {peak} bytes exceeds the bound of {bound}");
+    assert!(bound < LEN_BYTES, "{how}: the bound of {bound} bytes would hold the input");
+    Ok(())
+}
+
+#[test]
+fn no_run_takes_more_memory_than_its_bound() {
+    if let Some(told) = std::env::var_os(CHILD) {
+        let told = told.into_string().unwrap();
+        let (how, dir) = told.split_once('=').unwrap();
+        return stream(&PathBuf::from(dir), how).unwrap();
+    }
+    let dir = Disk::Real.folder().unwrap();
+    let mut input = File::create(dir.path().join("in")).unwrap();
+    (0..LEN_BYTES >> 20).for_each(|n| input.write_all(&vec![n as u8; 1 << 20]).unwrap());
+    let mut ways =
+        vec!["reduce pread", "transform pread", "transform direct pread", "thousands pread"];
+    if has_uring() {
+        ways.extend(["reduce", "transform", "transform direct", "thousands"]);
+    }
+    for how in ways {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", "--test-threads=1"])
+            .arg("memory::no_run_takes_more_memory_than_its_bound")
+            .env(CHILD, format!("{how}={}", dir.path().display()))
+            .output()
+            .unwrap();
+        let (out, err) =
+            (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+        assert!(child.status.success(), "{out}{err}");
+        assert!(out.contains("1 passed"), "{out}{err}");
+        print!("{out}");
+    }
+}

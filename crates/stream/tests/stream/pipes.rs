@@ -1,0 +1,82 @@
+//! What only pipes do: end early, come back, and keep their order.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::sync::Once;
+
+use cellway_stream::{MergeOrder, Progress, StreamError, run};
+use rustix::fs::{CWD, FileType, Mode};
+use storage::{Input, Output};
+
+use crate::probe::{content, expected};
+use crate::setting::{From, Setting, To, fd_path};
+
+/// A reader that takes some bytes and goes. Without it the pipe would fill up.
+#[test]
+fn a_reader_that_leaves_is_told_apart_from_a_failure() {
+    for (accelerators, threads) in [(1, 1), (1, 4), (3, 4)] {
+        for from in [From::File, From::Pipe] {
+            let mut setting = Setting::of_file(1 << 20, 10_000, To::Pipe).at(accelerators, threads);
+            setting.from = from;
+            let dir = setting.disk.folder().unwrap();
+            let (input, feeder) = setting.input(dir.path());
+            let (mut reader, writer) = std::io::pipe().unwrap();
+            let output = Output::create(&fd_path(&writer), &Default::default()).unwrap();
+            drop(writer);
+            let leaver = std::thread::spawn(move || reader.read_exact(&mut [0; 30_000]).unwrap());
+            let (mut kernel, progress) = (setting.probe(MergeOrder::Any), Progress::default());
+            let error = run(&mut kernel, &input, Some(&output), &setting.options, &progress);
+            let StreamError::Output(error) = error.unwrap_err() else {
+                panic!("it is the output's")
+            };
+            assert!(error.is_broken_pipe(), "{error}");
+            assert!(error.offset().is_some_and(|offset| offset >= 30_000), "{error}");
+            leaver.join().unwrap();
+            drop(input);
+            feeder.into_iter().for_each(|feeder| feeder.join().unwrap());
+        }
+    }
+}
+
+/// A FIFO that ended may be written to once more: that is another stream,
+/// whose bytes do not continue the first one's records.
+#[test]
+fn what_comes_after_the_end_is_not_read() {
+    let setting = Setting::of_file(1500, 1000, To::Nothing).at(1, 3);
+    let dir = setting.disk.folder().unwrap();
+    let path = dir.path().join("fifo");
+    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let (first, bytes) = (path.clone(), content(setting.seed, 0..1500));
+    let first = std::thread::spawn(move || {
+        File::options().write(true).open(first).unwrap().write_all(&bytes).unwrap();
+    });
+    let input = Input::open(&path).unwrap();
+    first.join().unwrap();
+    let mut kernel = setting.probe(MergeOrder::ByUnit);
+    let once = Once::new();
+    kernel.at_block = Box::new(move |offset| {
+        if offset == 1000 {
+            once.call_once(|| {
+                File::options().write(true).open(&path).unwrap().write_all(&[7; 300]).unwrap();
+            });
+        }
+        Ok(())
+    });
+    let outcome = run(&mut kernel, &input, None, &setting.options, &Progress::default()).unwrap();
+    assert_eq!(outcome.part, expected(setting.seed, 0..1500, 1000));
+}
+
+/// Nobody knows how long a pipe is; blocks and threads are bounded all the same.
+#[test]
+fn a_pipe_of_any_length_has_the_same_memory_bound() {
+    let bounds = [0, 1, 5_000_000].map(|len| {
+        let mut setting = Setting::of_file(len, 100_000, To::Null).at(2, 3);
+        setting.from = From::Pipe;
+        let ran = setting.run(&mut setting.probe(MergeOrder::Any)).unwrap();
+        let plan = ran.outcome.unwrap().stats.plan;
+        assert_eq!((plan.units, plan.output_bytes()), (None, None));
+        plan.memory_bytes
+    });
+    assert_eq!(bounds[0], bounds[1]);
+    assert_eq!(bounds[1], bounds[2]);
+}
