@@ -183,6 +183,22 @@ mod tests {
     }
 
     #[test]
+    fn every_word_waits_for_the_one_before() {
+        // A mask of ones instead of zeros shows what a word's result goes into.
+        let block = [7; 16];
+        let results = [0_u64, 1].map(|before| {
+            let chain = Chain { last: before.into(), mask: u64::MAX, addend: ADDEND };
+            let mut blocks = [block, block];
+            let sums = blocks.each_mut().map(|block| chain.rewrite::<1>(block));
+            (sums, blocks.concat(), chain.read::<1>(&block), chain.read::<1>(&block))
+        });
+        assert_ne!(results[0].0, results[1].0);
+        assert_ne!(results[0].1[..8], results[0].1[8..16]);
+        assert_ne!(results[0].1[..16], results[0].1[16..]);
+        assert_ne!(results[0].2, results[0].3);
+    }
+
+    #[test]
     fn nothing_to_compute_touches_each_line_and_changes_nothing() {
         let mut block = vec![0_u8; 200];
         (block[0], block[64], block[128], block[192], block[100]) = (1, 2, 3, 4, 99);

@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(sample.items, 8_192_000);
         assert!((sample.seconds - 2000.0 / 4000.5).abs() < 1e-9);
         assert!(sample_of(b"nothing").is_err());
-        assert!(sample_of(br#"{"jobs": [{"error": 5, "read": {"io_bytes": 0, "total_ios": 0, "iops": 0.0}}]}"#).is_err());
+        assert!(sample_of(br#"{"jobs": [{"error": 5, "read": {"io_bytes": 0, "total_ios": 9, "iops": 9.0}}]}"#).is_err());
     }
 
     #[test]

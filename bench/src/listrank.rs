@@ -65,18 +65,8 @@ impl ListRank {
         (self.nodes.len() as u64).div_ceil(SUBLIST_NODES) as u32
     }
 
-    /// Node that heads sublist `sublist`: evenly spaced in memory, which is at
-    /// random places of the list; sublist 0 starts where the list does.
     fn head(&self, sublist: u32) -> u32 {
-        let spaced = |sublist: u32| {
-            (u64::from(sublist) * self.nodes.len() as u64 / u64::from(self.sublists())) as u32
-        };
-        match sublist {
-            0 => self.first,
-            // The list's first node heads sublist 0 already.
-            _ if spaced(sublist) == self.first => spaced(sublist) + 1,
-            _ => spaced(sublist),
-        }
+        head(sublist, self.sublists(), self.nodes.len() as u64, self.first)
     }
 
     fn serial(&self) {
@@ -176,6 +166,19 @@ impl ListRank {
     }
 }
 
+/// The node that heads sublist `sublist` of `sublists`: evenly spaced in
+/// memory, which is at random places of the list; sublist 0 starts where the
+/// list does.
+fn head(sublist: u32, sublists: u32, nodes: u64, first: u32) -> u32 {
+    let spaced = (u64::from(sublist) * nodes / u64::from(sublists)) as u32;
+    match sublist {
+        0 => first,
+        // The list's first node heads sublist 0 already.
+        _ if spaced == first => spaced + 1,
+        _ => spaced,
+    }
+}
+
 impl Walker {
     /// Ranks `node`, which lies at `self.at`, and goes on to the next; `false`
     /// at the end of the list, or when `node` heads another sublist.
@@ -248,6 +251,18 @@ mod tests {
 
     fn ranks(list: &ListRank) -> Vec<u64> {
         list.nodes.iter().map(|node| node.rank.load(Relaxed)).collect()
+    }
+
+    #[test]
+    fn heads_are_distinct_wherever_the_list_starts() {
+        for first in 0..20 {
+            let mut heads: Vec<u32> = (0..10).map(|sublist| head(sublist, 10, 20, first)).collect();
+            assert_eq!(heads[0], first);
+            heads.sort_unstable();
+            heads.dedup();
+            assert_eq!(heads.len(), 10, "first {first}");
+            assert!(heads.iter().all(|&head| head < 20));
+        }
     }
 
     #[test]
