@@ -10,7 +10,7 @@ impl fmt::Display for Size {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
         let unit = (self.0.max(1).ilog2() / 10).min(4);
         let number = self.0 as f64 / 1024f64.powi(unit as i32);
-        let exact = self.0 % (1 << (10 * unit)) == 0 || number >= 100.0;
+        let exact = self.0.is_multiple_of(1 << (10 * unit)) || number >= 100.0;
         let digits = if exact { 0 } else { 1 };
         f.pad(&format!("{number:.digits$} {}", UNITS[unit as usize]))
     }

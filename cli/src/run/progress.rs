@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::Scope;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cellway::stream::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 const SILENT: Duration = Duration::from_millis(500);
 const REDRAW: Duration = Duration::from_millis(100);
 
-const SIZED: &str = "{bytes:>10} of {total_bytes} [{bar:28}] {binary_bytes_per_sec}, {eta} left";
+const SIZED: &str = "{bytes:>10} of {total_bytes} [{bar:20}] {binary_bytes_per_sec}, {eta} left";
 const UNSIZED: &str = "{bytes:>10} {spinner} {binary_bytes_per_sec}, {elapsed}";
 
 /// Runs `work` while a thread shows its progress, if standard error is a
@@ -36,24 +36,22 @@ fn spawn<'s>(
     len_bytes: Option<u64>,
 ) -> Sender<()> {
     let (done, ended) = mpsc::channel::<()>();
-    let started = Instant::now();
-    let waits = move |time| ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
     scope.spawn(move || {
-        if !waits(SILENT) {
-            return;
-        }
-        let bar = bar(len_bytes).with_elapsed(started.elapsed());
-        while waits(REDRAW) {
-            bar.set_position(progress.done_bytes());
-            bar.tick();
+        let bar = bar(len_bytes);
+        while ended.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
+            if bar.is_hidden() && bar.elapsed() >= SILENT {
+                bar.set_draw_target(ProgressDrawTarget::stderr());
+            }
+            bar.update(|state| state.set_pos(progress.done_bytes()));
         }
         bar.finish_and_clear();
     });
     done
 }
 
+/// A bar that takes the time from now on, and is not seen yet.
 fn bar(len_bytes: Option<u64>) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(len_bytes, ProgressDrawTarget::stderr());
+    let bar = ProgressBar::with_draw_target(len_bytes, ProgressDrawTarget::hidden());
     let template = if len_bytes.is_some() { SIZED } else { UNSIZED };
     let style = ProgressStyle::with_template(template).expect("the templates are tested");
     bar.with_style(style.progress_chars("=> "))

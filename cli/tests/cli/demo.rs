@@ -1,0 +1,54 @@
+//! The demo: what it says, and that it leaves nothing.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::program::{Folder, arguments, cellway, command, finish, names, wait_until};
+use crate::signals::{pid, with_default_signals};
+
+#[test]
+fn the_demo_verifies_and_cleans_up() {
+    for bytes in ["1", "511K", "3M"] {
+        let folder = Folder::new();
+        let text =
+            cellway(&format!("demo --bytes {bytes} --dir {{}}"), &[&folder.path("")]).ok_text();
+        for part in ["Verified", "Memory will stay under", "at the peak", "threads", "Engine:"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.lines().count() <= 20, "{text}");
+        assert!(
+            text.lines().all(|line| line.len() <= 80 || line.contains(env!("CARGO_TARGET_TMPDIR"))),
+            "{text}"
+        );
+        assert_eq!(folder.names(), [""; 0]);
+    }
+}
+
+#[test]
+fn the_demo_needs_a_folder_and_room() {
+    cellway("demo --dir /nowhere/at/all", &[]).failed(1, &["/nowhere/at/all", "--dir"]);
+    cellway("demo --bytes 1000T", &[]).failed(1, &["are needed", "are free", "--bytes"]);
+}
+
+#[test]
+fn a_stopped_demo_leaves_nothing() {
+    let folder = Folder::new();
+    let bytes = 1u64 << 20;
+    // A full pipe: the demo cannot get past its first line.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[b' '; 64 << 10]).unwrap();
+    let demo = command(arguments(&format!("demo --bytes {bytes} --dir {{}}"), &[&folder.path("")]));
+    let child = with_default_signals(&demo).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the data is made", || {
+        let made = |name: &String| {
+            folder.path(name).join("made").metadata().is_ok_and(|made| made.len() == bytes)
+        };
+        names(&folder.path("")).iter().any(made)
+    });
+    rustix::process::kill_process(pid(&child), Signal::INT).unwrap();
+    finish(child).failed(130, &["SIGINT"]);
+    drop(reader);
+    assert_eq!(folder.names(), [""; 0]);
+}

@@ -1,0 +1,13 @@
+//! The program as its users meet it: what it prints, what it leaves on the
+//! disk, and how it ends.
+
+mod bad_disk;
+mod bad_input;
+mod demo;
+mod machine;
+mod outputs;
+mod program;
+mod signals;
+mod sizes;
+mod stats;
+mod usage;

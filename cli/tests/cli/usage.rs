@@ -1,0 +1,116 @@
+//! The command line: what it refuses before anything is touched, and help.
+
+use std::path::Path;
+
+use crate::program::{Folder, cellway};
+
+#[test]
+fn slips_of_the_keyboard_are_refused_with_a_suggestion() {
+    let folder = Folder::new();
+    let input = folder.file("in", b"abc");
+    let input = &[input.as_path()];
+    for (line, paths, part) in [
+        ("rum", &[][..], "'run'"),
+        ("run crc32 {}", input, "'crc32c'"),
+        ("run crc32c", &[], "<INPUT>"),
+        ("run crc32c {} --thread 2", input, "'--threads'"),
+        ("run crc32c {} --engine urin", input, "'uring'"),
+        ("run crc32c {} --direct maybe", input, "auto, on, off"),
+        ("run crc32c {} --block 0", input, "out of range"),
+        ("run crc32c {} --block 1MB", input, "powers of 1024"),
+        ("run crc32c {} --block 2G", input, "1 GiB"),
+        ("run crc32c {} --block 99999999999999999999", input, "--block"),
+        ("run crc32c {} --local-store 2T", input, "1 TiB"),
+        ("run crc32c {} --threads 0", input, "--threads"),
+        ("run crc32c {} --accelerators 70000", input, "--accelerators"),
+        ("run crc32c {} --format xml", input, "text, json"),
+        ("run linreg {} --type u9", input, "u8, i16, f32 or f64"),
+        ("bench wlk", &[], "'walk'"),
+        ("demo --bytes lots", &[], "K, M, G or T"),
+    ] {
+        cellway(line, paths).failed(2, &[part]);
+    }
+}
+
+#[test]
+fn kernels_are_told_what_they_need_and_nothing_else() {
+    let folder = Folder::new();
+    let (input, out) = (folder.file("in", b"abc"), folder.path("out"));
+    let key = folder.file("key", &[b'7'; 64]);
+    let iv = "--iv 00000000000000000000000000000001";
+    let (input, out, key) = (input.as_path(), out.as_path(), key.as_path());
+    let refused =
+        |line: &str, paths: &[&Path], parts: &[&str]| cellway(line, paths).failed(2, parts);
+    refused(&format!("run aes256-ctr {{}} {{}} {iv}"), &[input, out], &["needs --key-file"]);
+    refused("run aes256-ctr {} {} --key-file {}", &[input, out, key], &["needs --iv"]);
+    refused(
+        "run aes256-ctr {} {} --key-file {} --iv 01",
+        &[input, out, key],
+        &["2 bytes long", "32 hexadecimal"],
+    );
+    refused("run linreg {}", &[input], &["needs --type", "f64"]);
+    refused(
+        "run identity {} {} --top 3",
+        &[input, out],
+        &["identity does not take --top", "no parameters"],
+    );
+    refused(
+        "run linreg {} --type u8 --table-bytes 1M",
+        &[input],
+        &["linreg does not take --table-bytes", "--type"],
+    );
+    refused("run wordcount {} --type u8", &[input], &["--table-bytes and --top"]);
+    refused("run identity {}", &[input], &["OUTPUT"]);
+    refused("run crc32c {} {}", &[input, out], &["takes no OUTPUT", "> "]);
+    assert_eq!(folder.names(), ["in", "key"]);
+}
+
+#[test]
+fn statistics_do_not_overwrite_the_data() {
+    let folder = Folder::new();
+    let (input, out) = (folder.file("in", b"abc"), folder.path("out"));
+    let stats = |line: &str, paths: &[&Path], part: &str| cellway(line, paths).failed(2, &[part]);
+    stats("run crc32c {} --stats {}", &[&input, &input], "the INPUT");
+    stats("run identity {} {} --stats {}", &[&input, &out, &out], "the OUTPUT");
+    stats("run identity {} - --stats -", &[&input], "standard output");
+    stats("run identity {} - --format json", &[&input], "standard output");
+    assert_eq!(
+        (folder.names(), std::fs::read(&input).unwrap()),
+        (vec!["in".to_owned()], b"abc".to_vec())
+    );
+}
+
+#[test]
+fn layouts_that_do_not_fit_show_the_sum() {
+    let folder = Folder::new();
+    let input = folder.file("in", &[0; 1 << 20]);
+    cellway("run crc32c {} --accelerators 1 --threads 8 --block 64K --local-store 256K", &[&input])
+        .failed(2, &["8 threads x 65536 bytes", "= 524288 bytes", "262144"]);
+}
+
+#[test]
+fn every_help_page_fits_80_columns() {
+    let experiments =
+        ["walk", "listrank", "probe", "search", "synthetic"].map(|name| format!("bench {name}"));
+    let commands = ["", "demo", "run", "kernels", "info", "bench"].map(str::to_owned);
+    for command in commands.iter().chain(&experiments) {
+        for flag in ["--help", "-h"] {
+            let page = cellway(&format!("{command} {flag}"), &[]).ok_text();
+            let widest = page.lines().max_by_key(|line| line.chars().count()).unwrap();
+            assert!(widest.chars().count() <= 80, "{command}: {widest}");
+        }
+    }
+    let page = cellway("run --help", &[]).ok_text();
+    for part in ["Exit codes", "130", "aes256-ctr", "--key-file", "fsync"] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn version_and_no_command() {
+    let version = format!("cellway {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(cellway("-V", &[]).ok_text(), version);
+    let none = cellway("", &[]);
+    assert_eq!(none.code, Some(2));
+    assert!(none.stderr.contains("Usage: cellway"), "{}", none.stderr);
+}
