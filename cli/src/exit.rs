@@ -122,8 +122,8 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
 
 /// `cellway`, and the command asked for if there is one of that name.
 fn command_named() -> String {
-    let first = std::env::args().nth(1).unwrap_or_default();
-    match crate::Cli::command().find_subcommand(&first) {
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    match crate::Cli::command().find_subcommand(first) {
         Some(command) => format!("cellway {}", command.get_name()),
         None => "cellway".to_owned(),
     }

@@ -269,14 +269,7 @@ impl RunArgs {
         commit: Duration,
     ) -> anyhow::Result<()> {
         let kernel = self.kernel.name;
-        let json = StatsJson::new(
-            kernel,
-            input.name().to_owned(),
-            output,
-            self.layout.engine,
-            stats,
-            commit,
-        );
+        let json = StatsJson::new(kernel, input.name().to_owned(), output, stats, commit);
         if self.verbose {
             exit::tell(&went(stats));
         }

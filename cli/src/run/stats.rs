@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use cellway::accel::EngineChoice;
 use cellway::storage::{self, Output};
 use cellway::stream::{self, Stats};
 use serde::Serialize;
@@ -46,7 +45,6 @@ impl<'a> StatsJson<'a> {
         kernel: &'a str,
         input: String,
         output: Option<String>,
-        engine: EngineChoice,
         stats: &'a Stats,
         commit: Duration,
     ) -> Self {
@@ -54,7 +52,7 @@ impl<'a> StatsJson<'a> {
             kernel,
             input,
             output,
-            engine: engine_name(engine, &stats.engine),
+            engine: engine_name(&stats.engine),
             engine_detail: &stats.engine,
             input_path: &stats.input_path,
             output_path: stats.output_path.as_deref(),
@@ -81,14 +79,9 @@ impl<'a> StatsJson<'a> {
     }
 }
 
-/// The name of the engine that ran, as `--engine` takes it.
-fn engine_name(asked: EngineChoice, detail: &str) -> &'static str {
-    match asked {
-        EngineChoice::Uring => "uring",
-        EngineChoice::Pread => "pread",
-        EngineChoice::Auto if detail.starts_with("io_uring") => "uring",
-        EngineChoice::Auto => "pread",
-    }
+/// The name that `--engine` takes, of the engine that says this of itself.
+fn engine_name(detail: &str) -> &'static str {
+    if detail.starts_with("io_uring") { "uring" } else { "pread" }
 }
 
 /// A file for statistics, opened before the run so that a wrong name shows

@@ -1,8 +1,10 @@
 //! `info` and `kernels`.
 
+use std::process::{Command, Stdio};
+
 use serde_json::Value;
 
-use crate::program::cellway;
+use crate::program::{EXE, Folder, cellway, finish};
 
 #[test]
 fn info_agrees_with_the_run() {
@@ -38,4 +40,35 @@ fn kernels_lists_each_with_its_parameters() {
         }
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+/// With too few descriptors no ring can be set up.
+#[test]
+fn an_engine_asked_for_by_name_is_not_replaced() {
+    let folder = Folder::new();
+    let (input, stats) = (folder.file("in", b"abc"), folder.path("stats"));
+    let run = |descriptors: u32, engine: &str| {
+        let script = format!(
+            "ulimit -n {descriptors}; exec {EXE} run crc32c \"$1\" --engine {engine} --stats \"$2\""
+        );
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, "sh"]).args([&input, &stats]).stdin(Stdio::null());
+        finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let mut replaced = 0;
+    for descriptors in 6..12 {
+        let (uring, auto) = (run(descriptors, "uring"), run(descriptors, "auto"));
+        if auto.code != Some(0) {
+            continue;
+        }
+        let used: Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
+        if uring.code == Some(0) {
+            assert_eq!(used["engine"], "uring");
+        } else {
+            uring.failed(1, &["engine uring does not work here", "--engine pread"]);
+            assert_eq!(used["engine"], "pread", "{used}");
+            replaced += 1;
+        }
+    }
+    assert!(replaced > 0, "auto was never short of a ring");
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::program::{Folder, cellway};
+use crate::program::{Folder, cellway, command, finish};
 
 #[test]
 fn slips_of_the_keyboard_are_refused_with_a_suggestion() {
@@ -104,6 +104,21 @@ fn every_help_page_fits_80_columns() {
     for part in ["Exit codes", "130", "aes256-ctr", "--key-file", "fsync"] {
         assert!(page.contains(part), "{part}");
     }
+}
+
+#[test]
+fn arguments_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = Folder::new();
+    let odd = std::ffi::OsStr::from_bytes(b"\xff\n");
+    let missing = finish(command([odd]).spawn().unwrap());
+    missing.failed(2, &["unrecognized subcommand"]);
+    let input = folder.path("").join(odd);
+    let run =
+        || finish(command(["run".as_ref(), "crc32c".as_ref(), input.as_os_str()]).spawn().unwrap());
+    run().failed(1, &["no such file", "\\xFF\\n"]);
+    std::fs::write(&input, b"abc").unwrap();
+    assert_eq!(run().ok(), b"364b3fb7\n");
 }
 
 #[test]
