@@ -47,8 +47,8 @@ pub struct AesArgs {
     /// How a transfer's end is waited for
     #[arg(long, value_enum, default_value_t = Discipline::Plain)]
     pub discipline: Discipline,
+    /// How often, and whether in earnest.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub rounds: Rounds,
 }
 

@@ -121,8 +121,8 @@ pub struct IrregularArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_name = "N,..",
           value_parser = parse_threads)]
     pub threads: Vec<usize>,
+    /// How often, and whether in earnest.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub rounds: Rounds,
 }
 

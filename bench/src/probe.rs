@@ -15,7 +15,7 @@ use crate::program::{Stopwatch, one_accelerator, run_timed};
 /// among the nodes of the eight.
 const CHAIN_STARTS: [u64; 9] = [0, 8, 17, 27, 38, 50, 63, 77, 92];
 /// Fewest probes of a run.
-const PROBES_MIN: u64 = 1 << 17;
+const PROBES_MIN: u64 = 1 << 16;
 /// Hashing multiplies by this odd number, so that every hash has its key.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// In [`Entry::next`] and the heads: no further node.

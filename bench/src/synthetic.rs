@@ -85,17 +85,19 @@ pub struct SyntheticArgs {
     #[arg(long, value_delimiter = ',', default_value = "4,16", value_name = "N,..",
           value_parser = parse_threads)]
     pub ahead: Vec<usize>,
+    /// How often, and whether in earnest.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub rounds: Rounds,
 }
 
 /// Where the blocks lie.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum MediumArg {
+    /// In main memory
     Memory,
+    /// In a file that no cache holds, by direct I/O
     File,
+    /// One after the other
     Both,
 }
 

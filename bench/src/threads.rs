@@ -36,8 +36,8 @@ pub struct ThreadsArgs {
     #[arg(long, value_delimiter = ',', value_parser = parse_block_bytes, value_name = "BYTES,..",
           default_value = "8,16,32,64,128,256,512,1K,2K,4K,8K,16K")]
     pub sizes: Vec<usize>,
+    /// How often, and whether in earnest.
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub rounds: Rounds,
 }
 
