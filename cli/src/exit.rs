@@ -107,9 +107,12 @@ pub(crate) fn tell(line: &str) {
 }
 
 fn is_usage(error: &anyhow::Error) -> bool {
-    let plan = error.downcast_ref::<StreamError>();
-    error.is::<Usage>()
-        || matches!(plan, Some(StreamError::Plan(PlanError::Zero { .. } | PlanError::Store { .. })))
+    match error.downcast_ref() {
+        // What the file system refuses is no slip of the hand.
+        Some(StreamError::Plan(PlanError::Direct { .. })) => false,
+        Some(StreamError::Plan(_)) => true,
+        _ => error.is::<Usage>(),
+    }
 }
 
 /// Whether the reader of standard output has gone. Outputs with a name have

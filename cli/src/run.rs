@@ -19,7 +19,9 @@ use cellway::stream::{self, Direct, Outcome, Plan, Progress, Stats};
 use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::args::parse_bytes;
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser};
+use clap::builder::{
+    PossibleValue, PossibleValuesParser, RangedI64ValueParser, TypedValueParser, ValueParser,
+};
 
 use crate::Format;
 use crate::exit::{self, Exit, Usage};
@@ -27,10 +29,6 @@ use crate::size::Size;
 use crate::stdout::Stdout;
 use parameters::Parameters;
 use stats::{StatsFile, StatsJson};
-
-/// Blocks and stores beyond these are slips of the keyboard.
-const BLOCK_BYTES_MAX: u64 = 1 << 30;
-const STORE_BYTES_MAX: u64 = 1 << 40;
 
 /// Stream a file through a kernel
 ///
@@ -75,16 +73,16 @@ pub(crate) struct RunArgs {
 #[command(next_help_heading = "Layout (SIZE: 4096, 256K, 1M, 1MiB; powers of 1024)")]
 struct Layout {
     /// Cores that work [default: all this process may use]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    accelerators: Option<u16>,
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    accelerators: Option<u32>,
     /// Threads per accelerator, each with one block under way [default: 4]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    threads: Option<u16>,
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    threads: Option<u32>,
     /// Bytes a thread gets, computes and puts at once [default: 512K]
-    #[arg(long, value_name = "SIZE", value_parser = at_most(BLOCK_BYTES_MAX))]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     block: Option<u64>,
-    /// Memory for the blocks of one accelerator [default: what they take]
-    #[arg(long, value_name = "SIZE", value_parser = at_most(STORE_BYTES_MAX))]
+    /// Most memory for the blocks of one accelerator [default: what they take]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     local_store: Option<u64>,
     /// What moves the data; auto takes uring where it works. An engine asked
     /// for by name is never replaced by another
@@ -99,8 +97,8 @@ struct Layout {
 impl Layout {
     fn options(&self) -> Options {
         Options {
-            accelerators: self.accelerators.map(usize::from),
-            threads: self.threads.map(usize::from),
+            accelerators: self.accelerators.map(|number| number as usize),
+            threads: self.threads.map(|number| number as usize),
             block_bytes: self.block,
             local_store_bytes: self.local_store,
             engine: self.engine,
@@ -108,6 +106,10 @@ impl Layout {
             ..Options::default()
         }
     }
+}
+
+fn at_least_one() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..)
 }
 
 fn kernel_parser() -> ValueParser {
@@ -122,15 +124,6 @@ where
     T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
 {
     ValueParser::new(PossibleValuesParser::new(names).try_map(|name| name.parse::<T>()))
-}
-
-/// A size up to a limit.
-fn at_most(max_bytes: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let bytes = parse_bytes(text)?;
-        let fits = (bytes <= max_bytes).then_some(bytes);
-        fits.ok_or_else(|| format!("the largest possible is {}", Size(max_bytes)))
-    }
 }
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
@@ -195,7 +188,7 @@ impl RunArgs {
 
     fn accelerators(&self) -> usize {
         let here = || cellway::accel::Config::default().accelerators;
-        self.layout.accelerators.map_or_else(here, usize::from)
+        self.layout.accelerators.map_or_else(here, |number| number as usize)
     }
 
     fn transform<K: Kernel>(&self, mut kernel: K) -> anyhow::Result<()> {

@@ -54,7 +54,7 @@ fn a_full_disk_leaves_nothing() {
 #[test]
 fn a_full_disk_for_spilled_words_is_named() {
     let folder = Folder::new();
-    let text: String = (0..400_000).map(|number| format!("{number:07} ")).collect();
+    let text: String = (0..200_000).map(|number| format!("{number:07} ")).collect();
     let input = folder.file("in", text.as_bytes());
     let run = "TMPDIR=\"$1\" \"$CELLWAY\" run wordcount \"$2\" --table-bytes 256K --accelerators 1";
     if let Some(run) = on_small_disk(run, &folder, &input) {

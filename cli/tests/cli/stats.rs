@@ -72,7 +72,7 @@ fn what_was_asked_for_is_what_was_done() {
         ("accelerators", 2),
         ("threads", 3),
         ("block_bytes", 16 << 10),
-        ("local_store_bytes", 64 << 10),
+        ("local_store_bytes", 48 << 10),
     ] {
         assert_eq!(stats[key], value, "{key}");
     }
