@@ -5,12 +5,15 @@
 //! ratios formed within a round (see [`measure`]). `--quick` runs the same
 //! code with tiny parameters, as a test.
 
+#![deny(unsafe_code)]
+
 pub mod aes;
 pub mod args;
 mod blocks;
 pub mod chain;
 pub mod coldfile;
 pub mod fio;
+#[allow(unsafe_code, reason = "prefetch, fences, page sizes: see its blocks")]
 pub mod hw;
 mod irregular;
 mod listings;
