@@ -11,7 +11,7 @@ use std::{cell::RefCell, fmt};
 use crate::cx::{Core, Cx};
 use crate::engine::memory::{MemoryEngine, MemoryPath, Waited};
 use crate::engine::{self, EngineChoice, EngineError, Faults, Wait};
-use crate::machine::{Machine, Post, Sleep, lock};
+use crate::machine::{Machine, Member, Post, Sleep, lock};
 use crate::sched::{Scheduler, SpawnError};
 use crate::store::LocalStore;
 use crate::topology::Topology;
@@ -386,7 +386,8 @@ where
         let mut failed_start = None;
         for number in 0..count {
             let core = pin.then(|| cores[number]);
-            let leaver = Leaver { machine: machine.clone(), fine: false };
+            let who = Member::Accelerator(number);
+            let leaver = Leaver { machine: machine.clone(), who, fine: false };
             let body = move || run_one(config, program, leaver, number, count, core);
             let builder = std::thread::Builder::new().name(format!("accel-{number}"));
             match builder.spawn_scoped(scope, body) {
@@ -399,10 +400,8 @@ where
             }
         }
         let answer = host.map(|host| {
-            let _leaver = Leaver { machine: machine.clone(), fine: true };
-            let answer = host(&Host { machine: &machine });
-            machine.host_left();
-            answer
+            let _leaver = Leaver { machine: machine.clone(), who: Member::Host, fine: true };
+            host(&Host { machine: &machine })
         });
         let ends: Vec<_> =
             os_threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
@@ -416,6 +415,7 @@ where
 /// Leaves the machine at the end of scope, and calls the run off on failure.
 struct Leaver {
     machine: Arc<Machine>,
+    who: Member,
     fine: bool,
 }
 
@@ -424,7 +424,7 @@ impl Drop for Leaver {
         if !self.fine || std::thread::panicking() {
             self.machine.call_off();
         }
-        self.machine.leave();
+        self.machine.leave(self.who);
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Post {
     /// Something came since the accelerator last looked.
     news: AtomicBool,
     sleeping: AtomicBool,
+    /// The accelerator is gone: what comes now is news to nobody.
+    ended: AtomicBool,
     kicker: OnceLock<Arc<dyn Kick>>,
     pub(crate) inbound: Mutex<VecDeque<u32>>,
     pub(crate) outbound: Mutex<VecDeque<u32>>,
@@ -50,10 +52,10 @@ impl Post {
     /// Tells the accelerator to look at what came.
     pub(crate) fn notify(&self) {
         self.news.store(true, Ordering::SeqCst);
-        if self.sleeping.load(Ordering::SeqCst) {
-            if let Some(kicker) = self.kicker.get() {
-                kicker.kick();
-            }
+        if self.sleeping.load(Ordering::SeqCst)
+            && let Some(kicker) = self.kicker.get()
+        {
+            kicker.kick();
         }
     }
 
@@ -65,6 +67,10 @@ impl Post {
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.news.load(Ordering::Relaxed)
+    }
+
+    fn has_reader_of_news(&self) -> bool {
+        self.news.load(Ordering::SeqCst) && !self.ended.load(Ordering::SeqCst)
     }
 
     pub(crate) fn take_news(&self) -> bool {
@@ -107,6 +113,13 @@ struct Census {
     /// Something for the host to look at.
     host_mail: bool,
     deadlock: bool,
+}
+
+/// Who takes part in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Member {
+    Host,
+    Accelerator(usize),
 }
 
 /// What came of lying down to sleep.
@@ -158,7 +171,7 @@ impl Machine {
             && census.waiting == census.live
             && census.outside_wakers == 0
             && !census.host_mail
-            && !self.posts.iter().any(|post| post.news.load(Ordering::SeqCst));
+            && !self.posts.iter().any(|post| post.has_reader_of_news());
         if stuck {
             census.deadlock = true;
             self.rouse();
@@ -166,9 +179,15 @@ impl Machine {
     }
 
     /// One accelerator, or the host, ended.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn leave(&self, who: Member) {
         let mut census = lock(&self.census);
         census.live -= 1;
+        match who {
+            Member::Accelerator(number) => {
+                self.posts[number].ended.store(true, Ordering::SeqCst);
+            }
+            Member::Host => (census.with_host, census.host_mail) = (false, false),
+        }
         self.judge(&mut census);
         drop(census);
         self.host_news.notify_all();
@@ -198,12 +217,6 @@ impl Machine {
         census.host_mail = census.with_host;
         drop(census);
         self.host_news.notify_all();
-    }
-
-    /// The host looks at no mail any more.
-    pub(crate) fn host_left(&self) {
-        let mut census = lock(&self.census);
-        (census.with_host, census.host_mail) = (false, false);
     }
 
     /// Blocks the host until `look` finds something; `None` on deadlock or a failed run.
