@@ -34,7 +34,7 @@ impl Gate {
         poll_fn(|cx| {
             let mut state = lock(&self.state);
             let closed = state.closed_from.is_some_and(|from| from <= index);
-            if closed || state.next == index {
+            if closed || state.next >= index {
                 return Poll::Ready(!closed);
             }
             state.waiting.insert(index, cx.waker().clone());
@@ -45,15 +45,19 @@ impl Gate {
 
     /// Unit `index` is through: the next one may pass.
     pub(crate) fn pass_on(&self, index: u64) {
-        let waker = {
+        self.open_until(index + 1);
+    }
+
+    /// All units up to and with `next` may pass.
+    pub(crate) fn open_until(&self, next: u64) {
+        let passing = {
             let mut state = lock(&self.state);
-            state.next = state.next.max(index + 1);
+            state.next = state.next.max(next);
             let next = state.next;
-            state.waiting.remove(&next)
+            let later = state.waiting.split_off(&(next + 1));
+            std::mem::replace(&mut state.waiting, later)
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        passing.into_values().for_each(Waker::wake);
     }
 
     /// Unit `index` has failed: it and those after it are sent away. Those

@@ -45,6 +45,7 @@ mod error;
 mod gate;
 mod kernel;
 mod memory;
+mod merge;
 mod paths;
 mod plan;
 mod run;

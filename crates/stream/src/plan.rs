@@ -23,13 +23,13 @@ const ACCELERATORS_MAX: usize = 4096;
 const STORE_BYTES_MAX: u64 = (1 << 32) - BUF_ALIGN_BYTES;
 
 /// What an accelerator needs besides its store: stack, ring, thread pool.
-const ACCELERATOR_BYTES: u64 = 512 * 1024;
+const ACCELERATOR_BYTES: u64 = 384 * 1024;
 
 /// What a thread needs besides its buffer: its state, its transfers in the queue.
 const THREAD_BYTES: u64 = 4 * 1024;
 
 /// What a run adds once: code pages not touched before, output, statistics.
-const RUN_BYTES: u64 = 3 << 20;
+const RUN_BYTES: u64 = 2 << 20;
 
 /// What the user may choose. `None`: decided by the plan.
 #[derive(Clone, Debug, Default)]

@@ -9,13 +9,14 @@ use accel::{Buf, Config, Cx, RunError, Tag, TransferError, TransferFault};
 use storage::{Input, InputError, Kind, Output};
 
 use crate::error::{Failure, StreamError, as_io};
-use crate::gate::{Gate, lock};
+use crate::gate::lock;
 use crate::kernel::{Block, Effect, Head, Kernel, MergeOrder, Unit};
 use crate::memory::{peak_rss_bytes, rss_bytes};
+use crate::merge::{EARLY_PARTS_MAX, Parts};
 use crate::paths::Path;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Plan, PlanError, Shape};
 use crate::sink::Sink;
-use crate::source::{Parts, Source, surroundings};
+use crate::source::{Extent, Source, surroundings};
 use crate::stats::{Outcome, Progress, Stats, Tally};
 
 /// Lays a run out without starting it: asks the kernel, cuts, and adds memory up.
@@ -46,7 +47,12 @@ fn layout<K: Kernel>(
         direct_align_bytes: path.align_bytes,
         cores: Config::default().accelerators,
     };
-    let plan = Plan::new(options, shape, |accelerators| kernel.memory_bytes(accelerators))?;
+    let waiting = match kernel.merge_order() {
+        MergeOrder::Any => 0,
+        MergeOrder::ByUnit => (EARLY_PARTS_MAX * size_of::<K::Part>()) as u64,
+    };
+    let plan =
+        Plan::new(options, shape, |accelerators| kernel.memory_bytes(accelerators) + waiting)?;
     Ok((plan, path))
 }
 
@@ -85,9 +91,7 @@ struct Job<'j, K: Kernel> {
     input: &'j Input,
     source: Source,
     sink: Option<Sink<'j>>,
-    /// One part per accelerator, or a single one merged in order.
-    parts: Vec<Mutex<K::Part>>,
-    merge_gate: Gate,
+    parts: Parts<K::Part>,
     progress: &'j Progress,
     failure: Mutex<Option<Failure>>,
     failed: AtomicBool,
@@ -147,18 +151,13 @@ impl<'j, K: Kernel> Job<'j, K> {
         sink: Option<Sink<'j>>,
         progress: &'j Progress,
     ) -> Self {
-        let parts = match kernel.merge_order() {
-            MergeOrder::ByUnit => 1,
-            MergeOrder::Any => plan.accelerators,
-        };
         Self {
             kernel,
             plan,
             input,
             source,
             sink,
-            parts: (0..parts).map(|_| Mutex::new(kernel.part(plan.accelerators))).collect(),
-            merge_gate: Gate::default(),
+            parts: Parts::new(kernel, plan.accelerators),
             progress,
             failure: Mutex::new(None),
             failed: AtomicBool::new(false),
@@ -200,14 +199,8 @@ impl<'j, K: Kernel> Job<'j, K> {
         if let Some(what) = self.input.changed()? {
             return Err(InputError::changed(name, what).into());
         }
-        let parts = self.parts.into_iter();
-        let mut parts = parts.map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner));
-        let mut merged = parts.next().unwrap_or_else(|| self.kernel.part(1));
-        for part in parts {
-            let refused = |error| StreamError::Kernel { input: name.to_owned(), error };
-            self.kernel.merge(&mut merged, part).map_err(refused)?;
-        }
-        Ok(merged)
+        let refused = |error| StreamError::Kernel { input: name.to_owned(), error };
+        self.parts.end(self.kernel).map_err(refused)
     }
 
     /// The naive loop of one thread.
@@ -223,7 +216,7 @@ impl<'j, K: Kernel> Job<'j, K> {
             .expect("the plan fits the buffers into the store");
         loop {
             let before = Instant::now();
-            let (unit, parts) = match self.get(cx, buf).await? {
+            let (unit, extent) = match self.get(cx, buf).await? {
                 (got, Some(next)) => {
                     buf = got;
                     next
@@ -232,19 +225,18 @@ impl<'j, K: Kernel> Job<'j, K> {
             };
             let got = Instant::now();
             tally.spent.get += got - before;
-            let computed = self.compute(&unit, parts, &mut buf, accelerator).await;
-            computed.map_err(Failure::of(unit.index))?;
+            self.compute(&unit, extent, &mut buf, accelerator).await?;
             let computed = Instant::now();
             tally.spent.compute += computed - got;
-            tally.bytes_in += parts.data as u64;
+            tally.bytes_in += extent.data as u64;
             if let Some(sink) = &self.sink {
-                let start = buf.view().start + parts.before;
-                buf.set_view(start..start + parts.data);
+                let start = buf.view().start + extent.before;
+                buf.set_view(start..start + extent.data);
                 buf = sink.put(cx, &unit, buf).await.map_err(Failure::of(unit.index))?;
                 tally.spent.put += computed.elapsed();
-                tally.bytes_out += parts.data as u64;
+                tally.bytes_out += extent.data as u64;
             }
-            self.progress.done_bytes.fetch_add(parts.data as u64, Ordering::Relaxed);
+            self.progress.done_bytes.fetch_add(extent.data as u64, Ordering::Relaxed);
         }
     }
 
@@ -253,7 +245,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         &'env self,
         cx: &Cx<'env>,
         mut buf: Buf,
-    ) -> Result<(Buf, Option<(Unit, Parts)>), Failure> {
+    ) -> Result<(Buf, Option<(Unit, Extent)>), Failure> {
         if self.failed.load(Ordering::Relaxed) {
             return Ok((buf, None));
         }
@@ -267,18 +259,18 @@ impl<'j, K: Kernel> Job<'j, K> {
             Source::Stream(window) => {
                 buf.set_view(0..buf.capacity_bytes());
                 let next = lock(window).fill(self.plan.block_bytes as usize, &mut buf)?;
-                if let Some((_, parts)) = next {
-                    buf.set_view(0..parts.sum());
+                if let Some((_, extent)) = next {
+                    buf.set_view(0..extent.sum());
                 }
                 return Ok((buf, next));
             }
         };
-        let parts = surroundings(self.plan.cut, &unit, len);
-        let from = unit.offset - parts.before as u64;
-        match cx.get(buf, region.at(from), parts.sum(), Tag::new(0)).await {
-            Ok(buf) => Ok((buf, Some((unit, parts)))),
+        let extent = surroundings(self.plan.cut, &unit, len);
+        let from = unit.offset - extent.before as u64;
+        match cx.get(buf, region.at(from), extent.sum(), Tag::new(0)).await {
+            Ok(buf) => Ok((buf, Some((unit, extent)))),
             Err(error) => {
-                let error = self.read_error(&error, from + parts.sum() as u64);
+                let error = self.read_error(&error, from + extent.sum() as u64);
                 Err(Failure { unit: unit.index, error: error.into() })
             }
         }
@@ -287,26 +279,35 @@ impl<'j, K: Kernel> Job<'j, K> {
     async fn compute(
         &self,
         unit: &Unit,
-        parts: Parts,
+        extent: Extent,
         buf: &mut Buf,
         accelerator: usize,
-    ) -> Result<(), StreamError> {
-        let refused = |error| StreamError::Kernel { input: self.input.name().to_owned(), error };
-        let (before, rest) = buf.split_at_mut(parts.before);
-        let (data, after) = rest.split_at_mut(parts.data);
+    ) -> Result<(), Failure> {
+        let refused = |(unit, error)| {
+            let input = self.input.name().to_owned();
+            Failure { unit, error: StreamError::Kernel { input, error } }
+        };
+        let own = |error| refused((unit.index, error));
+        let (before, rest) = buf.split_at_mut(extent.before);
+        let (data, after) = rest.split_at_mut(extent.data);
         let block = Block { before, data, after };
-        if self.kernel.merge_order() == MergeOrder::Any {
-            let mut part = lock(&self.parts[accelerator]);
-            return self.kernel.block(unit, block, &mut part).map_err(refused);
+        match &self.parts {
+            Parts::Any(parts) => {
+                self.kernel.block(unit, block, &mut lock(&parts[accelerator])).map_err(own)
+            }
+            Parts::ByUnit(in_order) => {
+                let mut part = self.kernel.part(self.plan.accelerators);
+                self.kernel.block(unit, block, &mut part).map_err(own)?;
+                match in_order.take(self.kernel, unit.index, part).await.map_err(refused) {
+                    // A later unit's part, merged on the way: this unit goes on.
+                    Err(failure) if failure.unit > unit.index => {
+                        self.fail(failure);
+                        Ok(())
+                    }
+                    taken => taken,
+                }
+            }
         }
-        let mut part = self.kernel.part(self.plan.accelerators);
-        self.kernel.block(unit, block, &mut part).map_err(refused)?;
-        if !self.merge_gate.turn(unit.index).await {
-            return Ok(());
-        }
-        self.kernel.merge(&mut lock(&self.parts[0]), part).map_err(refused)?;
-        self.merge_gate.pass_on(unit.index);
-        Ok(())
     }
 
     /// What went wrong with a get of the bytes before `end`.
@@ -328,7 +329,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         }
         drop(first);
         self.failed.store(true, Ordering::Relaxed);
-        self.merge_gate.close_from(unit);
+        self.parts.close_from(unit);
         if let Some(sink) = &self.sink {
             sink.close_from(unit);
         }

@@ -1,0 +1,98 @@
+//! Puts parts together: one per accelerator, or in the order of their units.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::gate::{Gate, lock};
+use crate::kernel::{Kernel, KernelError, MergeOrder};
+
+/// Parts that wait for those before them, at most, before their threads wait
+/// as well.
+pub(crate) const EARLY_PARTS_MAX: usize = 64;
+
+/// The partial results of a run.
+pub(crate) enum Parts<P> {
+    /// One per accelerator, merged at the end.
+    Any(Vec<Mutex<P>>),
+    ByUnit(InOrder<P>),
+}
+
+/// A part that grows by the parts of unit 0, then 1, then 2, ...
+pub(crate) struct InOrder<P> {
+    state: Mutex<Merged<P>>,
+    gate: Gate,
+}
+
+struct Merged<P> {
+    part: P,
+    next: u64,
+    early: BTreeMap<u64, P>,
+}
+
+impl<P> Parts<P> {
+    pub(crate) fn new<K: Kernel<Part = P>>(kernel: &K, accelerators: usize) -> Self {
+        let part = || kernel.part(accelerators);
+        match kernel.merge_order() {
+            MergeOrder::Any => Self::Any((0..accelerators).map(|_| Mutex::new(part())).collect()),
+            MergeOrder::ByUnit => {
+                let merged = Merged { part: part(), next: 0, early: BTreeMap::new() };
+                Self::ByUnit(InOrder { state: Mutex::new(merged), gate: Gate::default() })
+            }
+        }
+    }
+
+    /// Unit `index` and those after it will not come.
+    pub(crate) fn close_from(&self, index: u64) {
+        if let Self::ByUnit(in_order) = self {
+            in_order.gate.close_from(index);
+        }
+    }
+
+    /// The whole input's part.
+    pub(crate) fn end<K: Kernel<Part = P>>(self, kernel: &K) -> Result<P, KernelError> {
+        let parts = match self {
+            Self::ByUnit(in_order) => {
+                return Ok(in_order
+                    .state
+                    .into_inner()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .part);
+            }
+            Self::Any(parts) => parts.into_iter(),
+        };
+        let mut parts = parts.map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let mut merged = parts.next().unwrap_or_else(|| kernel.part(1));
+        for part in parts {
+            kernel.merge(&mut merged, part)?;
+        }
+        Ok(merged)
+    }
+}
+
+impl<P> InOrder<P> {
+    /// Takes the part of unit `index`: merges it and those that waited for it,
+    /// or keeps it. A failed merge comes with the number of its unit.
+    pub(crate) async fn take<K: Kernel<Part = P>>(
+        &self,
+        kernel: &K,
+        index: u64,
+        part: P,
+    ) -> Result<(), (u64, KernelError)> {
+        let crowded = {
+            let mut state = lock(&self.state);
+            let Merged { part: merged, next, early } = &mut *state;
+            early.insert(index, part);
+            while let Some(part) = early.remove(next) {
+                kernel.merge(merged, part).map_err(|error| (*next, error))?;
+                *next += 1;
+            }
+            self.gate.open_until(*next);
+            early.len() > EARLY_PARTS_MAX
+        };
+        if crowded {
+            // A failure before this unit shows elsewhere.
+            let _ = self.gate.turn(index).await;
+        }
+        Ok(())
+    }
+}
