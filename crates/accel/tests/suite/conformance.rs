@@ -52,6 +52,7 @@ type Check = fn(&Bed<'_>);
 /// The table: everything an engine must do.
 const CHECKS: &[(&str, Check)] = &[
     ("any size and offset", round_trips::any_size_and_offset),
+    ("short and lent stretches", round_trips::short_and_lent),
     ("random programs equal a plain model", round_trips::random_programs),
     ("files that do not start at a sector", round_trips::odd_starts),
     ("lists over several regions", round_trips::lists_over_regions),

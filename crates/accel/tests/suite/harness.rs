@@ -12,7 +12,7 @@ use cellway_accel::{Config, EngineChoice, Region, probe};
 use tempfile::NamedTempFile;
 
 /// Seconds after which a test counts as hung.
-const HUNG_AFTER_SECONDS: u64 = 60;
+const HUNG_AFTER_SECONDS: u64 = 180;
 
 /// Ends the process if the test that holds it hangs.
 pub(crate) struct Watchdog {

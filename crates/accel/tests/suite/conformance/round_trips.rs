@@ -44,6 +44,30 @@ pub(super) fn any_size_and_offset(bed: &Bed<'_>) {
     assert!(backed.content() == model);
 }
 
+/// Every short length, from memory that is lent for reading, and from memory
+/// that others may write: they are copied in different ways.
+pub(super) fn short_and_lent(bed: &Bed<'_>) {
+    if bed.is_file() {
+        return;
+    }
+    let content = &pattern(13, 1 << 16);
+    let mut writable = content.clone();
+    let regions = [&Region::memory(content), &Region::memory_mut(&mut writable)];
+    bed.run(|cx| async move {
+        for len in (0..300).chain([1000, 2047, 2048, 2049, 5000]) {
+            for (number, region) in regions.into_iter().enumerate() {
+                let at = (len * 163 + 7) % 60_000;
+                let mut buf = cx.alloc(len + 1).unwrap();
+                buf.fill(0x5A);
+                let mut buf = cx.get(buf, region.at(at as u64), len, TAG).await.unwrap();
+                assert!(*buf == content[at..at + len], "{len} bytes of region {number}");
+                buf.set_view(0..len + 1);
+                assert_eq!(buf[len], 0x5A, "{len} bytes, not one more");
+            }
+        }
+    });
+}
+
 /// Gets a place, puts to it or to the sectors next to it, and gets it again.
 async fn one_round_trip<'env>(
     cx: &Cx<'env>,
