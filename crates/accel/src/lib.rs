@@ -20,17 +20,19 @@
 //! let region = &Region::memory_mut(&mut data);
 //! let (block, tag) = (4096, Tag::new(0));
 //! let config = Config { accelerators: 2, threads: 8, ..Config::default() };
-//! run(&config, |cx, at| async move {
+//! let ends = run(&config, |cx, at| async move {
 //!     let mut buf = cx.alloc(block).expect("8 blocks of 4 KiB fit 256 KiB");
 //!     let blocks = region.len_bytes() / block as u64;
 //!     for number in (at.index() as u64..blocks).step_by(at.count()) {
 //!         let place = region.at(number * block as u64);
-//!         buf = cx.get(buf, place, block, tag).await?;
+//!         buf = cx.get(buf, place, block, tag).await.map_err(|error| error.to_string())?;
 //!         buf.iter_mut().for_each(|byte| *byte ^= 0xFF);
-//!         buf = cx.put(buf, place, tag).await?;
+//!         buf = cx.put(buf, place, tag).await.map_err(|error| error.to_string())?;
 //!     }
-//!     Ok::<_, Box<cellway_accel::TransferError>>(())
+//!     // A transfer's error holds its buffer, which stays on its accelerator.
+//!     Ok::<_, String>(())
 //! })?;
+//! assert!(ends.into_iter().all(|end| end.is_ok()));
 //! assert_eq!(&data[..3], &[255, 254, 253]);
 //! # Ok::<_, cellway_accel::RunError>(())
 //! ```
@@ -46,6 +48,8 @@ mod cx;
 mod engine;
 mod fault;
 mod machine;
+#[cfg(doctest)]
+mod must_not_compile;
 mod queue;
 mod region;
 mod sched;
