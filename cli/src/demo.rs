@@ -61,7 +61,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     )?;
     let alone = stream_once(&mut out, "encrypt", &made, &encrypted, Some(1))?;
     let shared = stream_once(&mut out, "encrypt", &made, &encrypted, None)?;
-    stream_once(&mut out, "decrypt", &encrypted, &back, None)?;
+    let decrypted = stream_once(&mut out, "decrypt", &encrypted, &back, None)?;
     explain(&mut out, &alone, &shared)?;
 
     verify([&made, &encrypted, &back])?;
@@ -69,8 +69,10 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let peak = stream::peak_rss_bytes().map_or("unknown".into(), |peak| Size(peak).to_string());
     writeln!(out, "Memory:   {peak} at the peak, {} was the bound.", Size(bound_bytes))?;
     writeln!(out, "Engine:   {} (chosen by auto).", shared.engine)?;
-    let output = shared.output_path.as_deref().unwrap_or("none");
-    writeln!(out, "Input:    {}. Output: {output}.", shared.input_path)?;
+    for (what, stats) in [("Encrypt:", &shared), ("Decrypt:", &decrypted)] {
+        let output = stats.output_path.as_deref().unwrap_or("none");
+        writeln!(out, "{what}  input: {}; output: {output}.", stats.input_path)?;
+    }
     out.flush()?;
     folder.close().with_context(|| format!("files are left in {}; remove them", dir.display()))
 }

@@ -29,6 +29,8 @@ fn records_come_from_the_file() {
     }
     places.sort_unstable();
     places.dedup();
+    let (first, last) = (places[0], places[places.len() - 1]);
+    assert!(first < bytes.len() / 4 && last > bytes.len() / 4 * 3, "{first} to {last}");
     assert!(places.len() > 90, "only {} different places", places.len());
 }
 
