@@ -7,11 +7,20 @@ use accel::{EngineChoice, Faults};
 use crate::kernel::{Cut, Unit};
 use crate::paths::Direct;
 
-/// Default bytes of a unit: large enough for a disk, small enough for a core's cache.
-const BLOCK_BYTES: u64 = 512 * 1024;
+/// How a run is laid out where nothing is asked for.
+struct Defaults {
+    block_bytes: u64,
+    threads: usize,
+}
 
-/// Default threads per accelerator: one computes, three transfer.
-const THREADS: usize = 4;
+/// Where a device is waited for: one thread computes, three transfer, in
+/// blocks that a disk likes.
+const DEVICE: Defaults = Defaults { block_bytes: 512 * 1024, threads: 4 };
+
+/// Where the page cache is read and nothing written, transfers are copies by
+/// this very core: blocks that its own cache holds, and no more than it takes
+/// to have the next one at hand.
+const CACHE: Defaults = Defaults { block_bytes: 256 * 1024, threads: 2 };
 
 /// Buffers are aligned to this for direct I/O, whatever less a device needs.
 pub(crate) const BUF_ALIGN_BYTES: u64 = 4096;
@@ -36,9 +45,9 @@ const RUN_BYTES: u64 = 2 << 20;
 pub struct Options {
     /// Accelerators (cores). Default: those of the affinity mask.
     pub accelerators: Option<usize>,
-    /// Threads per accelerator. Default 4.
+    /// Threads per accelerator. Default 4, or 2 to only read what is cached.
     pub threads: Option<usize>,
-    /// Bytes of a unit. Default 512 KiB.
+    /// Bytes of a unit. Default 512 KiB, or 256 KiB to only read what is cached.
     pub block_bytes: Option<u64>,
     /// Most local store per accelerator in bytes; blocks that are not given are
     /// chosen to fit. What the threads' buffers do not take is not mapped.
@@ -120,11 +129,17 @@ pub(crate) struct Shape {
     pub(crate) cut: Cut,
     /// Granularity of direct I/O, 1 if none.
     pub(crate) direct_align_bytes: u64,
+    /// Whether blocks are written, not only read.
+    pub(crate) writes: bool,
     /// Cores in the affinity mask.
     pub(crate) cores: usize,
 }
 
 impl Shape {
+    fn defaults(&self) -> Defaults {
+        if self.writes || self.direct_align_bytes > 1 { DEVICE } else { CACHE }
+    }
+
     /// The body's length in bytes; `None` for a stream, which is its own body.
     fn body_bytes(&self) -> Result<Option<u64>, PlanError> {
         let (Range { start, end }, len_bytes) = (self.body.clone(), self.len_bytes);
@@ -189,7 +204,8 @@ impl Plan {
         kernel_bytes: impl FnOnce(usize) -> u64,
     ) -> Result<Self, PlanError> {
         let body_bytes = shape.body_bytes()?;
-        let threads = at_least_one(options.threads, "--threads")?.unwrap_or(THREADS);
+        let threads =
+            at_least_one(options.threads, "--threads")?.unwrap_or(shape.defaults().threads);
         let store = at_least_one(options.local_store_bytes, "--local-store")?;
         let block_bytes = match at_least_one(options.block_bytes, "--block")? {
             Some(bytes) => bytes.checked_next_multiple_of(shape.record_bytes()).unwrap_or(u64::MAX),
@@ -251,7 +267,7 @@ fn at_least_one<N: Copy + PartialEq + From<u8>>(
 fn default_block(store: Option<u64>, threads: usize, shape: &Shape) -> u64 {
     let each =
         store.map_or(u64::MAX, |store| store / threads as u64 / BUF_ALIGN_BYTES * BUF_ALIGN_BYTES);
-    let room = each.saturating_sub(shape.around_bytes()).min(BLOCK_BYTES);
+    let room = each.saturating_sub(shape.around_bytes()).min(shape.defaults().block_bytes);
     let record = shape.record_bytes();
     let pages = BUF_ALIGN_BYTES >> record.trailing_zeros().min(BUF_ALIGN_BYTES.trailing_zeros());
     let both = record.checked_mul(pages).filter(|both| *both <= room);

@@ -45,6 +45,7 @@ fn layout<K: Kernel>(
         len_bytes: input.len_bytes(),
         cut: kernel.cut(),
         direct_align_bytes: path.align_bytes,
+        writes: kernel.effect() == Effect::Transform,
         cores: Config::default().accelerators,
     };
     let waiting = match kernel.merge_order() {

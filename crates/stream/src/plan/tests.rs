@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn shape(len: u64, cut: Cut) -> Shape {
-    Shape { body: 0..len, len_bytes: Some(len), cut, direct_align_bytes: 1, cores: 2 }
+    Shape { body: 0..len, len_bytes: Some(len), cut, direct_align_bytes: 1, writes: true, cores: 2 }
 }
 
 fn plan(options: &Options, shape: Shape) -> Result<Plan, PlanError> {
@@ -44,7 +44,7 @@ fn the_kernels_parts_are_counted_for_the_accelerators_that_work() {
         let bytes = |accelerators| accelerators as u64 * PART_BYTES;
         Plan::new(&options, shape(len, Cut::ANYWHERE), bytes).unwrap().memory_bytes / PART_BYTES
     };
-    assert_eq!((parts(1), parts(3 * BLOCK_BYTES), parts(1 << 50)), (1, 3, 100));
+    assert_eq!((parts(1), parts(3 * DEVICE.block_bytes), parts(1 << 50)), (1, 3, 100));
 }
 
 #[test]
@@ -102,7 +102,7 @@ proptest! {
             Options { accelerators, threads, block_bytes, local_store_bytes, ..Options::default() };
         let body = if whole { 0..len_bytes.unwrap_or(u64::MAX) } else { body.0..body.1 };
         let direct_align_bytes = if direct { 4096 } else { 1 };
-        let shape = Shape { body, len_bytes, cut, direct_align_bytes, cores: 2 };
+        let shape = Shape { body, len_bytes, cut, direct_align_bytes, writes: direct, cores: 2 };
         match Plan::new(&options, shape, |_| u64::MAX) {
             Ok(plan) => {
                 let around = cut.before_bytes as u64 + cut.after_bytes as u64;

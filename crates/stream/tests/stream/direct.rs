@@ -45,8 +45,7 @@ proptest! {
         transforms(&setting, cut, "direct", "direct");
     }
 
-    /// A cached write of the odd end and a direct one in the same page would
-    /// bring old bytes back.
+    /// Wherever the odd end begins that goes through the page cache.
     #[test]
     fn an_odd_end_leaves_its_neighbours_alone(sectors in 1u64..40, odd in 1u64..512) {
         if !has_direct() {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use accel::{EngineChoice, Faults};
 use cellway_stream::{
@@ -152,6 +154,25 @@ fn a_device_that_is_quite_broken_fails_at_the_start() {
         };
         assert_eq!((error.kind(), error.offset()), (InputErrorKind::Read, Some(0)));
         assert_eq!(names(ran.dir.path()), ["in"]);
+    }
+}
+
+/// Nobody takes another unit after a failure.
+#[test]
+fn a_failure_ends_the_run() {
+    for (from, to) in [(From::File, To::Nothing), (From::File, To::File), (From::Pipe, To::Pipe)] {
+        let setting = setting(from, to, (1, 3));
+        let mut kernel = setting.probe(MergeOrder::Any);
+        let calls = Arc::new(AtomicU64::new(0));
+        let counted = calls.clone();
+        kernel.at_block = Box::new(move |_| match counted.fetch_add(1, Ordering::Relaxed) {
+            2 => Err(KernelError::new("enough", "try another")),
+            _ => Ok(()),
+        });
+        let ran = setting.run(&mut kernel).unwrap();
+        assert!(ran.outcome.unwrap_err().to_string().ends_with(": enough; try another"));
+        // The other two threads may have had a unit each.
+        assert!((3..=5).contains(&calls.load(Ordering::Relaxed)));
     }
 }
 

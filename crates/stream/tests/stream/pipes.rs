@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
+use std::path::Path;
 use std::sync::Once;
 
 use cellway_stream::{MergeOrder, Progress, StreamError, run};
 use rustix::fs::{CWD, FileType, Mode};
-use storage::{Input, Output};
+use storage::{Input, Output, OutputErrorKind};
 
 use crate::probe::{content, expected};
 use crate::setting::{From, Setting, To, fd_path};
@@ -36,6 +37,20 @@ fn a_reader_that_leaves_is_told_apart_from_a_failure() {
             feeder.into_iter().for_each(|feeder| feeder.join().unwrap());
         }
     }
+}
+
+/// A device that is always full.
+#[test]
+fn a_full_device_is_told_at_its_first_block() {
+    let setting = Setting::of_file(100_000, 1000, To::Null).at(2, 3);
+    let dir = setting.disk.folder().unwrap();
+    let (input, _) = setting.input(dir.path());
+    let output = Output::create(Path::new("/dev/full"), &Default::default()).unwrap();
+    let (mut kernel, progress) = (setting.probe(MergeOrder::Any), Progress::default());
+    let error = run(&mut kernel, &input, Some(&output), &setting.options, &progress);
+    let StreamError::Output(error) = error.unwrap_err() else { panic!("it is the output's") };
+    assert_eq!((error.kind(), error.offset()), (OutputErrorKind::NoSpace, Some(0)));
+    assert!(error.to_string().starts_with("/dev/full at byte 0: cannot be written: No space"));
 }
 
 /// A FIFO that ended may be written to once more: that is another stream,
