@@ -385,7 +385,7 @@ where
         let mut os_threads = Vec::with_capacity(count);
         let mut failed_start = None;
         for number in 0..count {
-            let core = pin.then(|| cores[number]);
+            let core = cores.get(number).copied().filter(|_| pin);
             let who = Member::Accelerator(number);
             let leaver = Leaver { machine: machine.clone(), who, fine: false };
             let body = move || run_one(config, program, leaver, number, count, core);
