@@ -18,10 +18,10 @@ fn the_demo_verifies_and_cleans_up() {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.lines().count() <= 20, "{text}");
-        assert!(
-            text.lines().all(|line| line.len() <= 80 || line.contains(env!("CARGO_TARGET_TMPDIR"))),
-            "{text}"
-        );
+        // Names of folders and reasons are as long as they are.
+        let wide =
+            |line: &&str| !line.starts_with("Made ") && !line.contains(": ") && line.len() > 80;
+        assert_eq!(text.lines().find(wide), None);
         assert_eq!(folder.names(), [""; 0]);
     }
 }
