@@ -10,6 +10,9 @@ use crate::workspace::cargo;
 /// valgrind is some 50 times slower than the plain run.
 const CHECKED: &[(&str, &str)] = &[("cellway-accel", "drop")];
 
+/// Random drops that the tests make then, instead of a million.
+const DROPS: (&str, &str) = ("CELLWAY_DROPS", "20000");
+
 /// Every program that cargo runs, runs in this.
 const RUNNER: &str = "target.'cfg(all())'.runner = [\
     'valgrind', '--quiet', '--error-exitcode=99', '--leak-check=full', \
@@ -32,6 +35,7 @@ pub(crate) fn check(report: &mut Report) -> Result<()> {
         let passed_before = report.passed;
         let mut command = cargo(&["test", "--package", package, "--lib", "--tests"]);
         command.args(["--config", RUNNER, filter, "--", "--show-output"]);
+        command.env(DROPS.0, DROPS.1);
         report.run(&format!("valgrind: tests of {package} named *{filter}*"), command)?;
         if report.passed == passed_before {
             bail!("no test of {package} is named *{filter}*: nothing was checked");
