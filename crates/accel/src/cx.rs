@@ -14,7 +14,7 @@ use crate::fault::{TransferError, TransferResult};
 use crate::machine::{Machine, Parcel, Post, lock};
 use crate::queue::{Direction, OpId, Order, Tag};
 use crate::region::{Ea, Lent};
-use crate::sched::{Scheduler, SpawnError, Waiter};
+use crate::sched::{Scheduler, SpawnError, Waiter, Waiters};
 use crate::store::{Buf, LocalStore, NoSpace};
 use crate::transfers::{Started, Transfers};
 
@@ -27,7 +27,7 @@ pub(crate) struct Core<'env> {
     pub(crate) machine: Arc<Machine>,
     pub(crate) post: Arc<Post>,
     /// Threads that wait for mail, signals or parcels.
-    pub(crate) post_waiters: RefCell<Vec<Waiter>>,
+    pub(crate) post_waiters: Waiters,
     parcels_sent: Cell<u64>,
     stacks_made: Cell<usize>,
 }
@@ -57,7 +57,7 @@ impl<'env> Core<'env> {
 
     fn wait_for_post(&self, cx: &Context<'_>, what: &'static str) {
         let waiter = self.sched.waiter(cx, what);
-        self.post_waiters.borrow_mut().push(waiter);
+        self.post_waiters.add(waiter);
     }
 }
 
@@ -180,7 +180,7 @@ impl<'env> Cx<'env> {
         let item = memory.after_arrival(&lent.items()[index]);
         let near = memory.is_near(lent.len_bytes());
         if !near {
-            memory::prefetch_range(std::ptr::from_ref(item).cast(), size_of::<T>());
+            memory::prefetch_item(item);
         }
         Load { core: &self.core, item, over: near }
     }

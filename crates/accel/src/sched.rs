@@ -71,6 +71,48 @@ pub(crate) struct Waiter {
     foreign: Option<Waker>,
 }
 
+/// Who waits for the same thing, each once: a thread that is polled often
+/// while it waits, as in a race with other work, must not make the list grow.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    list: RefCell<Vec<Waiter>>,
+    /// A bit for each thread in the list that is woken by its number.
+    listed: RefCell<Vec<u64>>,
+}
+
+impl Waiters {
+    pub(crate) fn add(&self, waiter: Waiter) {
+        let known = match &waiter.foreign {
+            None => self.mark(waiter.thread as usize),
+            Some(waker) => {
+                let wakes =
+                    |known: &Waiter| known.foreign.as_ref().is_some_and(|w| w.will_wake(waker));
+                self.list.borrow().iter().any(wakes)
+            }
+        };
+        if !known {
+            self.list.borrow_mut().push(waiter);
+        }
+    }
+
+    /// Marks a thread as listed; tells whether it was before.
+    fn mark(&self, thread: usize) -> bool {
+        let (word, bit) = (thread / 64, 1 << (thread % 64));
+        let mut listed = self.listed.borrow_mut();
+        if listed.len() <= word {
+            listed.resize(word + 1, 0);
+        }
+        let known = listed[word] & bit != 0;
+        listed[word] |= bit;
+        known
+    }
+
+    pub(crate) fn take(&self) -> Vec<Waiter> {
+        self.listed.borrow_mut().fill(0);
+        self.list.take()
+    }
+}
+
 pub(crate) struct Scheduler<'env> {
     /// All slots ever made; from `Box::into_raw`, freed by `Drop`.
     slots: RefCell<Vec<SlotPtr<'env>>>,
@@ -357,3 +399,6 @@ impl Drop for Scheduler<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

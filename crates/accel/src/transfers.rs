@@ -9,7 +9,7 @@ use crate::engine::{Engine, IoOp, Wait};
 use crate::fault::{TransferError, TransferFault, TransferResult};
 use crate::queue::{Address, Direction, Element, Failure, OpId, Order, PieceId, Queue, Step, Tag};
 use crate::region::{Ea, Kind};
-use crate::sched::{Scheduler, Waiter};
+use crate::sched::{Scheduler, Waiter, Waiters};
 use crate::store::Buf;
 
 /// The largest operation handed to a file engine.
@@ -43,7 +43,7 @@ struct Load {
 pub(crate) struct Transfers<'env> {
     queue: UnsafeCell<Queue<Ea<'env>, Load>>,
     engine: RefCell<Box<dyn Engine>>,
-    tag_waiters: RefCell<Vec<Waiter>>,
+    tag_waiters: Waiters,
     file_pieces: Cell<usize>,
     memory: MemoryEngine,
     depth: usize,
@@ -63,7 +63,7 @@ impl<'env> Transfers<'env> {
         Self {
             queue: UnsafeCell::new(Queue::new(depth)),
             engine: RefCell::new(engine),
-            tag_waiters: RefCell::default(),
+            tag_waiters: Waiters::default(),
             file_pieces: Cell::new(0),
             memory,
             depth: depth.max(1),
@@ -376,7 +376,9 @@ impl<'env> Transfers<'env> {
 
     /// Remembers who waits for `op`.
     pub(crate) fn set_waiter(&self, op: OpId, waiter: Waiter) {
-        self.queue().payload(op).waiter = Some(waiter);
+        let known = self.queue().payload(op).waiter.replace(waiter);
+        // A waker's end may run foreign code, which may come back here.
+        drop(known);
     }
 
     /// The transfer's future was dropped: it goes on, and nobody asks for it.
@@ -386,7 +388,8 @@ impl<'env> Transfers<'env> {
         } else {
             let load = self.queue().payload(op);
             load.detached = true;
-            load.waiter = None;
+            let known = load.waiter.take();
+            drop(known);
         }
     }
 
@@ -398,7 +401,7 @@ impl<'env> Transfers<'env> {
     }
 
     pub(crate) fn wait_for_tag(&self, waiter: Waiter) {
-        self.tag_waiters.borrow_mut().push(waiter);
+        self.tag_waiters.add(waiter);
     }
 
     /// A straight transfer is over at once; every so often its thread gives way all the same.

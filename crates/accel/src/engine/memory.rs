@@ -27,7 +27,7 @@ fn prefetch(address: *const u8) {
 
 /// Asks for all lines of a range.
 #[inline(always)]
-pub(crate) fn prefetch_range(start: *const u8, len: usize) {
+fn prefetch_range(start: *const u8, len: usize) {
     let mut at = start;
     let end = start.wrapping_add(len);
     loop {
@@ -37,8 +37,22 @@ pub(crate) fn prefetch_range(start: *const u8, len: usize) {
             break;
         }
     }
-    // The last byte may lie one line further when the start is not aligned.
-    prefetch(end.wrapping_sub(1));
+    // The end may lie one line further when the start is not aligned.
+    if !(start as usize).is_multiple_of(LINE_BYTES) {
+        prefetch(end.wrapping_sub(1));
+    }
+}
+
+/// Asks for all lines of an item, which mostly are known to be one.
+#[inline(always)]
+pub(crate) fn prefetch_item<T>(item: &T) {
+    let start = ptr::from_ref(item).cast();
+    // An item no larger than its alignment does not cross a line.
+    if size_of::<T>() <= align_of::<T>().min(LINE_BYTES) {
+        prefetch(start);
+    } else {
+        prefetch_range(start, size_of::<T>());
+    }
 }
 
 /// Waits until all loads so far are done: stands for the Cell's in-order core
