@@ -75,10 +75,12 @@ struct Layout {
     /// Cores that work [default: all this process may use]
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     accelerators: Option<u32>,
-    /// Threads per accelerator, each with one block under way [default: 4]
+    /// Threads per accelerator, each with one block under way [default: 4, or 2
+    /// to only read what is cached]
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     threads: Option<u32>,
-    /// Bytes a thread gets, computes and puts at once [default: 512K]
+    /// Bytes a thread gets, computes and puts at once [default: 512K, or 256K
+    /// to only read what is cached]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     block: Option<u64>,
     /// Most memory for the blocks of one accelerator [default: what they take]

@@ -8,6 +8,7 @@ use cellway_bench::args::parse_bytes;
 use clap::Args;
 
 use crate::exit::Usage;
+use crate::size::Size;
 
 /// A key file of either form fits into this; more is not read.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
@@ -21,7 +22,7 @@ pub(super) struct Parameters {
     iv: Option<Iv128>,
     #[arg(long = "type", value_name = "TYPE", help = help("type"))]
     pair_type: Option<PairType>,
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help = help("table-bytes"))]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help = help_with_table_default())]
     table_bytes: Option<u64>,
     #[arg(long, value_name = "N", help = help("top"))]
     top: Option<u64>,
@@ -108,6 +109,11 @@ fn help(name: &str) -> String {
         Some(format!("{}{rest} [{}{needed}]", first.to_uppercase(), kernel.name))
     };
     CATALOGUE.iter().filter_map(of_kernel).collect::<Vec<_>>().join("; ")
+}
+
+fn help_with_table_default() -> String {
+    let each = Size(WordCount::TABLE_BYTES_PER_ACCELERATOR);
+    format!("{} [default: {each} for each accelerator]", help("table-bytes"))
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ fn figures_are_right_and_the_bound_is_kept() {
             steps <= number("seconds") * number("accelerators") * number("threads") * 1.01,
             "{found}"
         );
-        assert_eq!(number("block_bytes"), f64::from(512 << 10));
+        assert!(number("threads") * number("block_bytes") >= number("local_store_bytes") / 2.0);
         assert!(["uring", "pread"].contains(&found["engine"].as_str().unwrap()));
         assert_eq!(found["output"].is_null(), !transform);
         fs::remove_file(&stats).unwrap();
