@@ -68,7 +68,7 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     writeln!(out, "\nVerified: what came back equals what was made, byte for byte.")?;
     let peak = stream::peak_rss_bytes().map_or("unknown".into(), |peak| Size(peak).to_string());
     writeln!(out, "Memory:   {peak} at the peak, {} was the bound.", Size(bound_bytes))?;
-    writeln!(out, "Engine:   {} (chosen by auto).", shared.engine)?;
+    writeln!(out, "Engine:   {} (chosen by auto).", shared.engine.detail)?;
     for (what, stats) in [("Encrypt:", &shared), ("Decrypt:", &decrypted)] {
         let output = stats.output_path.as_deref().unwrap_or("none");
         writeln!(out, "{what}  input: {}; output: {output}.", stats.input_path)?;

@@ -300,7 +300,7 @@ fn went(stats: &Stats) -> String {
         "{} in {seconds:.3} s, {}/s; peak {peak} of memory; {}; input: {}{output}",
         Size(stats.bytes_in),
         Size(rate),
-        stats.engine,
+        stats.engine.detail,
         stats.input_path
     )
 }

@@ -52,8 +52,8 @@ impl<'a> StatsJson<'a> {
             kernel,
             input,
             output,
-            engine: engine_name(&stats.engine),
-            engine_detail: &stats.engine,
+            engine: stats.engine.name,
+            engine_detail: &stats.engine.detail,
             input_path: &stats.input_path,
             output_path: stats.output_path.as_deref(),
             accelerators: stats.plan.accelerators,
@@ -77,11 +77,6 @@ impl<'a> StatsJson<'a> {
         writeln!(out)?;
         Ok(out.flush()?)
     }
-}
-
-/// The name that `--engine` takes, of the engine that says this of itself.
-fn engine_name(detail: &str) -> &'static str {
-    if detail.starts_with("io_uring") { "uring" } else { "pread" }
 }
 
 /// A file for statistics, opened before the run so that a wrong name shows

@@ -2,17 +2,15 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::{cell::RefCell, fmt};
 
 use crate::cx::{Core, Cx};
 use crate::engine::memory::{MemoryEngine, MemoryPath, Waited};
 use crate::engine::{self, EngineChoice, EngineError, Faults, Wait};
 use crate::machine::{Machine, Member, Post, Sleep, lock};
-use crate::sched::{Scheduler, SpawnError};
+use crate::sched::{Leaves, Scheduler, SpawnError};
 use crate::store::LocalStore;
 use crate::topology::Topology;
 use crate::transfers::Transfers;
@@ -456,41 +454,14 @@ where
             Place { accelerator: number, thread, accelerators: count, threads: config.threads };
         let body = program(accelerator.cx(), place);
         let results = results.clone();
-        let boxed = Box::new(Main { body, results, thread });
-        accelerator.core.sched.spawn(boxed)?;
+        let leave = move |result| results.borrow_mut()[thread] = Some(result);
+        accelerator.core.sched.spawn(Box::new(Leaves::new(body, leave)))?;
     }
     accelerator.run_to_end()?;
     drop(accelerator);
     leaver.fine = true;
     let results = results.take();
     Ok(results.into_iter().map(|r| r.expect("every thread ran to its end")).collect())
-}
-
-/// A program's thread, which leaves its result. A future of its own, because
-/// an async block around `body` would add a step to each of its turns.
-struct Main<F, T> {
-    body: F,
-    results: Rc<RefCell<Vec<Option<T>>>>,
-    thread: usize,
-}
-
-impl<T, F: Future<Output = T>> Future for Main<F, T> {
-    type Output = ();
-
-    #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        // SAFETY: `body` is not moved out of the pinned `self`; `Main` has no
-        // `Drop` of its own and is `Unpin` only if `body` is.
-        let this = unsafe { self.get_unchecked_mut() };
-        // SAFETY: as above.
-        match unsafe { Pin::new_unchecked(&mut this.body) }.poll(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(result) => {
-                this.results.borrow_mut()[this.thread] = Some(result);
-                Poll::Ready(())
-            }
-        }
-    }
 }
 
 type Joined<T> = std::thread::Result<Result<Vec<T>, RunError>>;

@@ -2,21 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use crate::engine::memory::{self, Prefetched};
-use crate::fault::{TransferError, TransferResult};
-use crate::machine::{Machine, Parcel, Post, lock};
-use crate::queue::{Direction, OpId, Order, Tag};
+use crate::engine::{EngineReport, memory};
+use crate::machine::{Machine, Post};
+use crate::queue::{Direction, Order, Tag};
 use crate::region::{Ea, Lent};
-use crate::sched::{Scheduler, SpawnError, Waiter, Waiters};
+use crate::sched::{Leaves, Scheduler, SpawnError, Waiter, Waiters};
 use crate::store::{Buf, LocalStore, NoSpace};
-use crate::transfers::{Started, Transfers};
+use crate::transfer::{Load, Transfer, YieldNow};
+use crate::transfers::Transfers;
 
 /// One accelerator's state, shared by its threads.
 pub(crate) struct Core<'env> {
@@ -28,7 +26,7 @@ pub(crate) struct Core<'env> {
     pub(crate) post: Arc<Post>,
     /// Threads that wait for mail, signals or parcels.
     pub(crate) post_waiters: Waiters,
-    parcels_sent: Cell<u64>,
+    pub(crate) parcels_sent: Cell<u64>,
     stacks_made: Cell<usize>,
 }
 
@@ -55,7 +53,7 @@ impl<'env> Core<'env> {
         }
     }
 
-    fn wait_for_post(&self, cx: &Context<'_>, what: &'static str) {
+    pub(crate) fn wait_for_post(&self, cx: &Context<'_>, what: &'static str) {
         let waiter = self.sched.waiter(cx, what);
         self.post_waiters.add(waiter);
     }
@@ -110,7 +108,7 @@ impl<'env> Cx<'env> {
     }
 
     #[inline(always)]
-    fn start_get(
+    pub(crate) fn start_get(
         &self,
         buf: Buf,
         ea: Ea<'env>,
@@ -205,8 +203,8 @@ impl<'env> Cx<'env> {
 
     /// The engine that moves file data here, and how.
     #[must_use]
-    pub fn engine_detail(&self) -> String {
-        self.core.transfers.engine_detail()
+    pub fn engine(&self) -> EngineReport {
+        self.core.transfers.engine_report()
     }
 
     /// Starts another thread on this accelerator (the paper's `run_thread`).
@@ -219,13 +217,13 @@ impl<'env> Cx<'env> {
     ) -> Result<Thread<'env, T>, SpawnError> {
         let join = Rc::new(Join { result: RefCell::new(None), waiter: RefCell::new(None) });
         let (theirs, core) = (join.clone(), self.core.clone());
-        self.core.sched.spawn(Box::new(async move {
-            let result = body.await;
+        let leave = move |result| {
             *theirs.result.borrow_mut() = Some(result);
             if let Some(waiter) = theirs.waiter.take() {
                 core.sched.wake(waiter);
             }
-        }))?;
+        };
+        self.core.sched.spawn(Box::new(Leaves::new(body, leave)))?;
         Ok(Thread { join, core: self.core.clone() })
     }
 
@@ -234,159 +232,9 @@ impl<'env> Cx<'env> {
         thread.await
     }
 
-    /// Reads the inbound mailbox; an empty one makes the thread wait.
-    pub async fn read_mailbox(&self) -> u32 {
-        let word = self.when_posted("its mailbox", |post| lock(&post.inbound).pop_front()).await;
-        self.core.machine.notify_host();
-        word
-    }
-
-    /// Writes the outbound mailbox; a full one makes the thread wait.
-    pub async fn write_mailbox(&self, word: u32) {
-        let room = self.core.machine.mailbox_entries;
-        self.when_posted("room in its outbound mailbox", |post| {
-            let mut outbound = lock(&post.outbound);
-            (outbound.len() < room).then(|| outbound.push_back(word))
-        })
-        .await;
-        self.core.machine.notify_host();
-    }
-
-    /// Takes the signals OR-ed in so far; none makes the thread wait.
-    pub async fn read_signals(&self) -> u32 {
-        self.when_posted("a signal", |post| match post.signals.swap(0, Ordering::SeqCst) {
-            0 => None,
-            bits => Some(bits),
-        })
-        .await
-    }
-
-    /// ORs `bits` into another accelerator's signals.
-    pub fn signal(&self, accelerator: usize, bits: u32) {
-        if let Some(post) = self.core.machine.posts.get(accelerator) {
-            post.signals.fetch_or(bits, Ordering::SeqCst);
-            post.notify();
-        }
-    }
-
-    /// Offers the buffer's view to another accelerator and waits until it has
-    /// copied it into a buffer of its own store. Dropped before that, the
-    /// offer is taken back. `Err` gives the buffer back if there is no such accelerator.
-    pub async fn send(&self, buf: Buf, accelerator: usize) -> Result<Buf, Buf> {
-        let core = &*self.core;
-        let Some(post) = core.machine.posts.get(accelerator) else { return Err(buf) };
-        let number = core.parcels_sent.get();
-        core.parcels_sent.set(number + 1);
-        let taken = Arc::new(AtomicBool::new(false));
-        let parcel = Parcel {
-            from: core.number,
-            number,
-            start: std::ptr::NonNull::from(&buf[..]).cast(),
-            len: buf.len(),
-            arena: buf.arena().clone(),
-            taken: taken.clone(),
-        };
-        lock(&post.parcels).push_back(parcel);
-        post.notify();
-        let offer = Offer { post, from: core.number, number, buf: Some(buf) };
-        self.when_posted("a receiver of its parcel", |_| {
-            taken.load(Ordering::SeqCst).then_some(())
-        })
-        .await;
-        offer.accepted()
-    }
-
-    /// Waits for a parcel and copies it into `buf`, whose view becomes it.
-    /// Returns the buffer and the sender's number; `Err` if it does not fit
-    /// (the parcel stays).
-    pub async fn recv(&self, buf: Buf) -> Result<(Buf, usize), (Buf, NoFit)> {
-        let mut buf = Some(buf);
-        let copied = self
-            .when_posted("a parcel", |post| {
-                let mut parcels = lock(&post.parcels);
-                let parcel = parcels.front()?;
-                let buf = buf.as_mut()?;
-                if parcel.len > buf.capacity_bytes() {
-                    return Some(Err(NoFit {
-                        parcel_bytes: parcel.len,
-                        capacity_bytes: buf.capacity_bytes(),
-                    }));
-                }
-                parcel.open(buf);
-                Some(Ok(parcels.pop_front()?.from))
-            })
-            .await;
-        let buf = buf.take().expect("only lent to the closure above");
-        match copied {
-            Ok(from) => {
-                self.core.machine.posts[from].notify();
-                Ok((buf, from))
-            }
-            Err(no_fit) => Err((buf, no_fit)),
-        }
-    }
-
     /// Counts stacks, to stagger them.
     pub(crate) fn stacks_made(&self) -> usize {
         self.core.stacks_made.replace(self.core.stacks_made.get() + 1)
-    }
-
-    async fn when_posted<R>(
-        &self,
-        what: &'static str,
-        mut look: impl FnMut(&Post) -> Option<R>,
-    ) -> R {
-        std::future::poll_fn(move |cx| match look(&self.core.post) {
-            Some(found) => Poll::Ready(found),
-            None => {
-                self.core.wait_for_post(cx, what);
-                Poll::Pending
-            }
-        })
-        .await
-    }
-}
-
-/// A parcel is larger than the buffer it should go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a parcel of {parcel_bytes} bytes does not fit a buffer of {capacity_bytes} bytes")]
-pub struct NoFit {
-    /// The parcel's length.
-    pub parcel_bytes: usize,
-    /// What the buffer holds.
-    pub capacity_bytes: usize,
-}
-
-impl Parcel {
-    fn open(&self, buf: &mut Buf) {
-        buf.set_view(0..self.len);
-        // SAFETY: the sender keeps the bytes mapped (`arena`) and untouched
-        // until `taken`; another local store's bytes cannot be this buffer's
-        // unless an accelerator sends to itself, from another buffer.
-        unsafe { memory::copy_racing(self.start.as_ptr(), buf.as_mut_ptr(), self.len) };
-        debug_assert!(self.arena.len_bytes() >= self.len);
-        self.taken.store(true, Ordering::SeqCst);
-    }
-}
-
-/// A parcel on offer; dropping it takes the offer back.
-struct Offer<'p> {
-    post: &'p Post,
-    from: usize,
-    number: u64,
-    buf: Option<Buf>,
-}
-
-impl Offer<'_> {
-    fn accepted(mut self) -> Result<Buf, Buf> {
-        Ok(self.buf.take().expect("an offer holds its buffer until it is accepted or dropped"))
-    }
-}
-
-impl Drop for Offer<'_> {
-    fn drop(&mut self) {
-        // The receiver copies under this lock: after it, nobody reads the buffer.
-        lock(&self.post.parcels).retain(|p| (p.from, p.number) != (self.from, self.number));
     }
 }
 
@@ -412,190 +260,5 @@ impl<T> Future for Thread<'_, T> {
                 Poll::Pending
             }
         }
-    }
-}
-
-/// A transfer: started when it was made; the future of its buffer. Dropped,
-/// it goes on detached, and the buffer returns to the store when it is done.
-#[must_use = "a transfer dropped at once gives its buffer back to the store unseen"]
-pub struct Transfer<'c, 'env> {
-    // Single fields rather than an enum with payloads, which would be moved
-    // as a whole at every turn.
-    cx: &'c Cx<'env>,
-    // Dropped by hand, because every await ends in a drop of nothing.
-    buf: ManuallyDrop<Option<Buf>>,
-    error: ManuallyDrop<Option<Box<TransferError>>>,
-    /// Number of the queue's transfer, or of the prefetched get.
-    number: u32,
-    phase: Phase,
-    tag: Tag,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// `buf` or `error` is the result.
-    Over,
-    /// Prefetched into nowhere yet; `buf` waits for its copy.
-    Prefetched,
-    /// Prefetched, and its thread has given the others a turn.
-    Ripe,
-    /// The queue has the buffer.
-    Flies,
-    Taken,
-}
-
-impl<'c, 'env> Transfer<'c, 'env> {
-    #[inline(always)]
-    fn new(cx: &'c Cx<'env>, started: Started, tag: Tag) -> Self {
-        let (buf, error, number, phase) = match started {
-            Started::Over(Ok(buf)) => (Some(buf), None, 0, Phase::Over),
-            Started::Over(Err(error)) => (None, Some(error), 0, Phase::Over),
-            Started::Prefetched(get, buf) => (Some(buf), None, get.0, Phase::Prefetched),
-            Started::Flies(op) => (None, None, op.0, Phase::Flies),
-        };
-        let (buf, error) = (ManuallyDrop::new(buf), ManuallyDrop::new(error));
-        Self { cx, buf, error, number, phase, tag }
-    }
-
-    /// Gets `len` bytes at `ea` into the same buffer right after this
-    /// transfer, without a wait between: a chain within the tag group.
-    /// If this one fails, the get does not happen.
-    #[inline]
-    pub fn then_get(mut self, ea: Ea<'env>, len: usize) -> Self {
-        let transfers = &self.cx.core.transfers;
-        match self.phase {
-            Phase::Taken => return self,
-            Phase::Over => {}
-            Phase::Prefetched | Phase::Ripe => transfers.land(Prefetched(self.number)),
-            Phase::Flies => match transfers.take(OpId(self.number)) {
-                Some(Ok(buf)) => *self.buf = Some(buf),
-                Some(Err(error)) => *self.error = Some(error),
-                None => match transfers.chain_get(OpId(self.number), ea, len) {
-                    Ok(()) => return self,
-                    Err(error) => {
-                        transfers.detach(OpId(self.number));
-                        *self.error = Some(error);
-                    }
-                },
-            },
-        }
-        self.phase = Phase::Over;
-        match self.buf.take() {
-            Some(buf) => self.cx.start_get(buf, ea, len, self.tag, Order::Plain),
-            None => self,
-        }
-    }
-
-    /// Takes the result out.
-    #[inline(always)]
-    fn result(&mut self) -> Poll<TransferResult> {
-        self.phase = Phase::Taken;
-        match (self.buf.take(), self.error.take()) {
-            (Some(buf), _) => Poll::Ready(Ok(buf)),
-            (None, Some(error)) => Poll::Ready(Err(error)),
-            (None, None) => Poll::Pending,
-        }
-    }
-}
-
-impl Future for Transfer<'_, '_> {
-    type Output = TransferResult;
-
-    #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TransferResult> {
-        let this = &mut *self;
-        let core = &*this.cx.core;
-        match this.phase {
-            Phase::Prefetched => {
-                this.phase = Phase::Ripe;
-                core.sched.wait_turn(cx);
-            }
-            Phase::Ripe => {
-                core.transfers.land(Prefetched(this.number));
-                return this.result();
-            }
-            Phase::Over if core.transfers.may_go_on() => return this.result(),
-            Phase::Over => core.sched.wait_turn(cx),
-            Phase::Flies => {
-                match core.transfers.take(OpId(this.number)) {
-                    Some(Ok(buf)) => *this.buf = Some(buf),
-                    Some(Err(error)) => *this.error = Some(error),
-                    None => {
-                        core.transfers.tell(&core.sched);
-                        core.transfers
-                            .set_waiter(OpId(this.number), core.sched.waiter(cx, "a transfer"));
-                        return Poll::Pending;
-                    }
-                }
-                return this.result();
-            }
-            Phase::Taken => {}
-        }
-        Poll::Pending
-    }
-}
-
-impl Transfer<'_, '_> {
-    /// The end of a transfer whose result nobody took.
-    #[cold]
-    fn abandon(&mut self) {
-        let transfers = &self.cx.core.transfers;
-        match self.phase {
-            Phase::Flies => transfers.detach(OpId(self.number)),
-            Phase::Prefetched | Phase::Ripe => transfers.withdraw(Prefetched(self.number)),
-            Phase::Over | Phase::Taken => {}
-        }
-        drop((self.buf.take(), self.error.take()));
-    }
-}
-
-impl Drop for Transfer<'_, '_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.phase != Phase::Taken {
-            self.abandon();
-        }
-    }
-}
-
-/// A prefetched item; see [`Cx::load`].
-pub struct Load<'c, 'env, 't, T> {
-    core: &'c Core<'env>,
-    item: &'t T,
-    over: bool,
-}
-
-impl<'t, T> Future for Load<'_, '_, 't, T> {
-    type Output = &'t T;
-
-    #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<&'t T> {
-        if self.over {
-            self.core.transfers.memory().wait_for(self.item);
-            return Poll::Ready(self.item);
-        }
-        self.over = true;
-        self.core.sched.wait_turn(cx);
-        Poll::Pending
-    }
-}
-
-/// See [`Cx::yield_now`].
-pub struct YieldNow<'c, 'env> {
-    core: &'c Core<'env>,
-    over: bool,
-}
-
-impl Future for YieldNow<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.over {
-            return Poll::Ready(());
-        }
-        self.over = true;
-        self.core.sched.wait_turn(cx);
-        Poll::Pending
     }
 }

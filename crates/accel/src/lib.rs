@@ -48,27 +48,32 @@ mod cx;
 mod engine;
 mod fault;
 mod machine;
+mod mail;
 #[cfg(doctest)]
 mod must_not_compile;
+mod parcel;
 mod queue;
 mod region;
 mod sched;
 mod stack;
 mod store;
 mod topology;
+mod transfer;
 mod transfers;
 
 pub use accelerator::{
     Accelerator, Config, Host, HostError, Place, RunError, Step, Waits, run, run_with_host,
 };
 pub use arena::BUF_ALIGN_BYTES;
-pub use cx::{Cx, Load, NoFit, Thread, Transfer, YieldNow};
+pub use cx::{Cx, Thread};
 pub use engine::memory::{MemoryPath, Waited};
 pub use engine::{EngineChoice, EngineError, EngineReport, Faults, probe};
 pub use fault::{TransferError, TransferFault, TransferResult};
+pub use mail::NoFit;
 pub use queue::{Direction, Tag};
 pub use region::{Ea, Lent, Region};
 pub use sched::SpawnError;
 pub use stack::{StackCx, StackfulError};
 pub use store::{Buf, LocalStore, NoSpace};
 pub use topology::Topology;
+pub use transfer::{Load, Transfer, YieldNow};

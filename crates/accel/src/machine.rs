@@ -2,12 +2,11 @@
 //! between local stores, and the knowledge of who sleeps.
 
 use std::collections::VecDeque;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::arena::Arena;
 use crate::engine::Kick;
+use crate::parcel::Parcel;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No user code runs under these locks, so a poisoned one is still whole.
@@ -31,22 +30,6 @@ pub(crate) struct Post {
     /// Threads whose wakers were called.
     pub(crate) woken: Mutex<Vec<u32>>,
 }
-
-/// A buffer offered by another accelerator; copied out under the lock of the
-/// parcels, so that taking an offer back is a matter of removing it.
-pub(crate) struct Parcel {
-    pub(crate) from: usize,
-    pub(crate) number: u64,
-    pub(crate) start: NonNull<u8>,
-    pub(crate) len: usize,
-    /// Keeps the bytes mapped even if the sender is gone.
-    pub(crate) arena: Arc<Arena>,
-    pub(crate) taken: Arc<AtomicBool>,
-}
-
-// SAFETY: the bytes belong to a buffer its sender does not touch before
-// `taken` is set or the parcel is removed, both under the parcels' lock.
-unsafe impl Send for Parcel {}
 
 impl Post {
     /// Tells the accelerator to look at what came.

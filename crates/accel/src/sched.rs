@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use crate::machine::{Post, lock};
 
@@ -60,6 +60,38 @@ impl Wake for Bell {
             lock(&self.post.woken).push(self.thread);
             self.post.notify();
         }
+    }
+}
+
+/// A thread's body that leaves its result somewhere. A future of its own,
+/// because an async block around `body` would add a step to each of its turns.
+pub(crate) struct Leaves<F, L> {
+    body: F,
+    leave: Option<L>,
+}
+
+impl<F, L> Leaves<F, L> {
+    pub(crate) fn new(body: F, leave: L) -> Self {
+        Self { body, leave: Some(leave) }
+    }
+}
+
+impl<F: Future, L: FnOnce(F::Output)> Future for Leaves<F, L> {
+    type Output = ();
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: `body` is never moved out of the pinned value, which has no
+        // `Drop` and is `Unpin` only if `body` is; `leave` is not pinned.
+        let (body, leave) = unsafe {
+            let this = self.get_unchecked_mut();
+            (Pin::new_unchecked(&mut this.body), &mut this.leave)
+        };
+        let Poll::Ready(result) = body.poll(cx) else { return Poll::Pending };
+        if let Some(leave) = leave.take() {
+            leave(result);
+        }
+        Poll::Ready(())
     }
 }
 

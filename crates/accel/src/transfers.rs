@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::io;
 
 use crate::engine::memory::{self, Copy, MemoryEngine, Prefetched};
-use crate::engine::{Engine, IoOp, Wait};
+use crate::engine::{Engine, EngineReport, IoOp, Wait};
 use crate::fault::{TransferError, TransferFault, TransferResult};
 use crate::queue::{Address, Direction, Element, Failure, OpId, Order, PieceId, Queue, Step, Tag};
 use crate::region::{Ea, Kind};
@@ -412,8 +412,8 @@ impl<'env> Transfers<'env> {
         left != 0
     }
 
-    pub(crate) fn engine_detail(&self) -> String {
-        self.engine.borrow().describe()
+    pub(crate) fn engine_report(&self) -> EngineReport {
+        EngineReport::of(&**self.engine.borrow())
     }
 
     /// Stops the device; no transfer moves anything afterwards.

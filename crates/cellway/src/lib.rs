@@ -43,7 +43,9 @@ use std::path::Path;
 
 pub use {accel, kernels, storage, stream};
 
-pub use stream::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Options, Outcome, StreamError, Unit};
+pub use stream::{
+    Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Options, Outcome, StreamError, Unit,
+};
 
 /// How kernels are run over files.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +63,11 @@ impl Config {
     ///
     /// # Errors
     /// See [`StreamError`].
-    pub fn reduce<K: Kernel>(&self, kernel: &mut K, input: &Path) -> Result<Outcome<K::Part>, StreamError> {
+    pub fn reduce<K: Kernel>(
+        &self,
+        kernel: &mut K,
+        input: &Path,
+    ) -> Result<Outcome<K::Part>, StreamError> {
         let input = storage::Input::open(input)?;
         stream::run(kernel, &input, None, &self.options, &stream::Progress::default())
     }
@@ -80,7 +86,13 @@ impl Config {
         let input = storage::Input::open(input)?;
         let options = storage::Options { force: self.force, len_bytes: input.len_bytes() };
         let output = storage::Output::create(output, &options)?;
-        let outcome = stream::run(kernel, &input, Some(&output), &self.options, &stream::Progress::default())?;
+        let outcome = stream::run(
+            kernel,
+            &input,
+            Some(&output),
+            &self.options,
+            &stream::Progress::default(),
+        )?;
         output.commit(self.sync)?;
         Ok(outcome)
     }

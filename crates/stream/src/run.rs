@@ -129,7 +129,7 @@ pub fn run<K: Kernel>(
     let output_path = job.sink.as_ref().map(|sink| sink.why.clone());
     let part = job.end()?;
     let stats = Stats {
-        engine: tally.engine,
+        engine: tally.engine.expect("a run has a first thread, which tells its engine"),
         input_path: path.why,
         output_path,
         bytes_in: tally.bytes_in,
@@ -179,7 +179,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         let tallies = accel::run(&config, |cx, at| async move {
             let mut tally = Tally::default();
             if at.index() == 0 {
-                tally.engine = cx.engine_detail();
+                tally.engine = Some(cx.engine());
             }
             if let Err(failure) = self.work(&cx, at.accelerator, &mut tally).await {
                 self.fail(failure);

@@ -4,6 +4,8 @@ use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use accel::EngineReport;
+
 use crate::plan::Plan;
 
 /// Bytes done so far, for whoever shows progress.
@@ -35,7 +37,7 @@ pub struct Stats {
     /// The layout.
     pub plan: Plan,
     /// The engine and how it works here.
-    pub engine: String,
+    pub engine: EngineReport,
     /// How the input was read, and why so.
     pub input_path: String,
     /// How the output was written, and why so.
@@ -81,7 +83,7 @@ pub(crate) struct Tally {
     pub(crate) bytes_out: u64,
     pub(crate) spent: Spent,
     /// Told by the first thread alone.
-    pub(crate) engine: String,
+    pub(crate) engine: Option<EngineReport>,
 }
 
 impl AddAssign for Tally {
@@ -89,6 +91,6 @@ impl AddAssign for Tally {
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
         self.spent += other.spent;
-        self.engine.push_str(&other.engine);
+        self.engine = self.engine.take().or(other.engine);
     }
 }

@@ -17,6 +17,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "bench/src/hw.rs",
     "crates/accel/src/arena.rs",
     "crates/accel/src/engine/",
+    "crates/accel/src/parcel.rs",
     "crates/accel/src/region.rs",
     "crates/accel/src/sched.rs",
     "crates/accel/src/stack.rs",

@@ -171,14 +171,20 @@ pub fn probe(choice: EngineChoice, local_store_bytes: usize) -> Result<EngineRep
         source,
     })?;
     let engine = open(choice, 1, &Arc::new(arena), None)?;
-    Ok(EngineReport { name: engine.name(), detail: engine.describe() })
+    Ok(EngineReport::of(&*engine))
 }
 
-/// What a probe found.
+/// An engine, and how it works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineReport {
     /// The engine's name, as `--engine` takes it.
     pub name: &'static str,
     /// How it works here and why, in a line.
     pub detail: String,
+}
+
+impl EngineReport {
+    pub(crate) fn of(engine: &dyn Engine) -> Self {
+        Self { name: engine.name(), detail: engine.describe() }
+    }
 }

@@ -65,7 +65,7 @@ fn no_uring(step: &str, errno: i32) {
     assert_eq!(report.name, "pread");
     assert!(report.detail.contains(step) && report.detail.contains(&why), "{}", report.detail);
     let config = Config { engine: EngineChoice::Auto, ..small() };
-    let detail = run(&config, |cx, _| async move { cx.engine_detail() }).unwrap();
+    let detail = run(&config, |cx, _| async move { cx.engine().detail }).unwrap();
     assert!(detail[0].contains(&why), "{}", detail[0]);
     suite(&config, FILES);
 }

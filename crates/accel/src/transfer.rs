@@ -1,0 +1,199 @@
+//! The futures a program awaits: transfers, loads in place, yields.
+
+use std::future::Future;
+use std::mem::ManuallyDrop;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::cx::{Core, Cx};
+use crate::engine::memory::Prefetched;
+use crate::fault::{TransferError, TransferResult};
+use crate::queue::{OpId, Order, Tag};
+use crate::region::Ea;
+use crate::store::Buf;
+use crate::transfers::Started;
+
+/// A transfer: started when it was made; the future of its buffer. Dropped,
+/// it goes on detached, and the buffer returns to the store when it is done.
+#[must_use = "a transfer dropped at once gives its buffer back to the store unseen"]
+pub struct Transfer<'c, 'env> {
+    // Single fields rather than an enum with payloads, which would be moved
+    // as a whole at every turn.
+    cx: &'c Cx<'env>,
+    // Dropped by hand, because every await ends in a drop of nothing.
+    buf: ManuallyDrop<Option<Buf>>,
+    error: ManuallyDrop<Option<Box<TransferError>>>,
+    /// Number of the queue's transfer, or of the prefetched get.
+    number: u32,
+    phase: Phase,
+    tag: Tag,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// `buf` or `error` is the result.
+    Over,
+    /// Prefetched into nowhere yet; `buf` waits for its copy.
+    Prefetched,
+    /// Prefetched, and its thread has given the others a turn.
+    Ripe,
+    /// The queue has the buffer.
+    Flies,
+    Taken,
+}
+
+impl<'c, 'env> Transfer<'c, 'env> {
+    #[inline(always)]
+    pub(crate) fn new(cx: &'c Cx<'env>, started: Started, tag: Tag) -> Self {
+        let (buf, error, number, phase) = match started {
+            Started::Over(Ok(buf)) => (Some(buf), None, 0, Phase::Over),
+            Started::Over(Err(error)) => (None, Some(error), 0, Phase::Over),
+            Started::Prefetched(get, buf) => (Some(buf), None, get.0, Phase::Prefetched),
+            Started::Flies(op) => (None, None, op.0, Phase::Flies),
+        };
+        let (buf, error) = (ManuallyDrop::new(buf), ManuallyDrop::new(error));
+        Self { cx, buf, error, number, phase, tag }
+    }
+
+    /// Gets `len` bytes at `ea` into the same buffer right after this
+    /// transfer, without a wait between: a chain within the tag group.
+    /// If this one fails, the get does not happen.
+    #[inline]
+    pub fn then_get(mut self, ea: Ea<'env>, len: usize) -> Self {
+        let transfers = &self.cx.core.transfers;
+        match self.phase {
+            Phase::Taken => return self,
+            Phase::Over => {}
+            Phase::Prefetched | Phase::Ripe => transfers.land(Prefetched(self.number)),
+            Phase::Flies => match transfers.take(OpId(self.number)) {
+                Some(Ok(buf)) => *self.buf = Some(buf),
+                Some(Err(error)) => *self.error = Some(error),
+                None => match transfers.chain_get(OpId(self.number), ea, len) {
+                    Ok(()) => return self,
+                    Err(error) => {
+                        transfers.detach(OpId(self.number));
+                        *self.error = Some(error);
+                    }
+                },
+            },
+        }
+        self.phase = Phase::Over;
+        match self.buf.take() {
+            Some(buf) => self.cx.start_get(buf, ea, len, self.tag, Order::Plain),
+            None => self,
+        }
+    }
+
+    /// Takes the result out.
+    #[inline(always)]
+    fn result(&mut self) -> Poll<TransferResult> {
+        self.phase = Phase::Taken;
+        match (self.buf.take(), self.error.take()) {
+            (Some(buf), _) => Poll::Ready(Ok(buf)),
+            (None, Some(error)) => Poll::Ready(Err(error)),
+            (None, None) => Poll::Pending,
+        }
+    }
+}
+
+impl Future for Transfer<'_, '_> {
+    type Output = TransferResult;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TransferResult> {
+        let this = &mut *self;
+        let core = &*this.cx.core;
+        match this.phase {
+            Phase::Prefetched => {
+                this.phase = Phase::Ripe;
+                core.sched.wait_turn(cx);
+            }
+            Phase::Ripe => {
+                core.transfers.land(Prefetched(this.number));
+                return this.result();
+            }
+            Phase::Over if core.transfers.may_go_on() => return this.result(),
+            Phase::Over => core.sched.wait_turn(cx),
+            Phase::Flies => {
+                match core.transfers.take(OpId(this.number)) {
+                    Some(Ok(buf)) => *this.buf = Some(buf),
+                    Some(Err(error)) => *this.error = Some(error),
+                    None => {
+                        core.transfers.tell(&core.sched);
+                        core.transfers
+                            .set_waiter(OpId(this.number), core.sched.waiter(cx, "a transfer"));
+                        return Poll::Pending;
+                    }
+                }
+                return this.result();
+            }
+            Phase::Taken => {}
+        }
+        Poll::Pending
+    }
+}
+
+impl Transfer<'_, '_> {
+    /// The end of a transfer whose result nobody took.
+    #[cold]
+    fn abandon(&mut self) {
+        let transfers = &self.cx.core.transfers;
+        match self.phase {
+            Phase::Flies => transfers.detach(OpId(self.number)),
+            Phase::Prefetched | Phase::Ripe => transfers.withdraw(Prefetched(self.number)),
+            Phase::Over | Phase::Taken => {}
+        }
+        drop((self.buf.take(), self.error.take()));
+    }
+}
+
+impl Drop for Transfer<'_, '_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.phase != Phase::Taken {
+            self.abandon();
+        }
+    }
+}
+
+/// A prefetched item; see [`Cx::load`].
+pub struct Load<'c, 'env, 't, T> {
+    pub(crate) core: &'c Core<'env>,
+    pub(crate) item: &'t T,
+    pub(crate) over: bool,
+}
+
+impl<'t, T> Future for Load<'_, '_, 't, T> {
+    type Output = &'t T;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<&'t T> {
+        if self.over {
+            self.core.transfers.memory().wait_for(self.item);
+            return Poll::Ready(self.item);
+        }
+        self.over = true;
+        self.core.sched.wait_turn(cx);
+        Poll::Pending
+    }
+}
+
+/// See [`Cx::yield_now`].
+pub struct YieldNow<'c, 'env> {
+    pub(crate) core: &'c Core<'env>,
+    pub(crate) over: bool,
+}
+
+impl Future for YieldNow<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.over {
+            return Poll::Ready(());
+        }
+        self.over = true;
+        self.core.sched.wait_turn(cx);
+        Poll::Pending
+    }
+}
