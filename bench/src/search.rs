@@ -1,5 +1,5 @@
-//! Binary search in a sorted array of 8-byte keys: the first steps are cached,
-//! because everybody takes them; the others go to memory.
+//! Binary search in a sorted array of 8-byte keys: all steps but the last
+//! three may go to memory.
 
 use std::io;
 
@@ -11,8 +11,6 @@ use crate::measure::{Sample, Version};
 use crate::permutation::Permutation;
 use crate::program::{Stopwatch, one_accelerator, run_timed};
 
-/// In the first steps everybody reads the same few thousand keys: cached.
-const CACHED_STEPS: u32 = 12;
 /// The last steps stay in a cache line or two.
 const LINE_KEYS: usize = 8;
 /// Fewest and most searches of a run: the most touch several times what a
@@ -44,10 +42,12 @@ impl Search {
         (from + usize::from(self.keys[from] <= query)) as u64
     }
 
-    /// Whether a step over `half` keys may have to wait for memory.
+    /// Whether a step over `half` keys may have to wait for memory. The first
+    /// steps may, too: everybody takes them, but keys a power of two apart
+    /// compete for the same few lines of a cache.
     #[inline(always)]
-    fn leaves_cache(&self, half: usize) -> bool {
-        half >= LINE_KEYS && half < self.keys.len() >> CACHED_STEPS
+    fn leaves_line(half: usize) -> bool {
+        half >= LINE_KEYS
     }
 
     /// As many searches at once, step by step, as `from` has room for.
@@ -60,7 +60,7 @@ impl Search {
             for (from, query) in from.iter_mut().zip(queries) {
                 let upper = self.keys[*from + half] <= *query;
                 *from = std::hint::select_unpredictable(upper, *from + half, *from);
-                if self.leaves_cache(next_half) {
+                if Self::leaves_line(next_half) {
                     prefetch(&self.keys[*from + next_half]);
                 }
             }
@@ -89,7 +89,7 @@ impl Search {
         let (mut from, mut len) = (0, self.keys.len());
         while len > 1 {
             let half = len / 2;
-            let key = match self.leaves_cache(half) {
+            let key = match Self::leaves_line(half) {
                 true => *cx.load(&keys, from + half).await,
                 false => self.keys[from + half],
             };
