@@ -17,7 +17,7 @@ use crate::listings::{Work, listing1, listing1_stackful, listing3};
 use crate::machine::Machine;
 use crate::measure::{Sample, Spread, Version, clock_ns, paired_on_stretches};
 use crate::program::{Stopwatch, one_accelerator, run_timed};
-use crate::table::Table;
+use crate::table::{self, Table};
 
 /// Length of a run in ns: long against its start.
 const RUN_NS: f64 = 20e6;
@@ -231,30 +231,34 @@ fn figure(
         ("threads", "x double"),
     ];
     let mut table = Table::new(title, machine, &columns);
-    let (cipher, tour) = (Aes128Ecb::default(), Cell::new(0));
     for &block_bytes in &args.sizes {
         check_outputs(block_bytes, order, args.threads, args.discipline)?;
-        let kernel_cycles = kernel_cycles(&cipher, block_bytes);
-        let block_ns = 100.0 + block_bytes as f64 * (kernel_cycles / machine.core_ghz + 0.2);
-        let count = if args.rounds.quick { 64 } else { (RUN_NS / block_ns) as u64 };
-        let case = Case {
-            memory,
-            cipher: &cipher,
-            order,
-            block_bytes,
-            discipline: args.discipline,
-            count,
-            tour: &tour,
-        };
-        let costs = paired_on_stretches(args.rounds.count(), &mut case.versions(args.threads))?;
-        let rates = (0..4).map(|version| (1e3 / costs.item_ns(version).median).into());
-        let head = [show_bytes(block_bytes as u64).into(), kernel_cycles.into()];
-        let faster = [costs.speedup(2, 0).median.into(), costs.speedup(2, 1).median.into()];
-        table.row(head.into_iter().chain(rates).chain(faster));
+        table.row(row(args, machine, memory, order, block_bytes)?);
     }
     table.note("every version's output was compared with the kernel's own, at every block length");
     table.note("simple: Listing 1 by one thread; double: Listing 3; threads: Listing 1 by many; stackful: the same as a plain function on stacks of their own");
     Ok(table)
+}
+
+/// One block length: the kernel's own cost, four rates, two speedups.
+fn row(
+    args: &AesArgs,
+    machine: &Machine,
+    memory: &RefCell<Mem<u8>>,
+    order: Order,
+    block_bytes: usize,
+) -> anyhow::Result<Vec<table::Cell>> {
+    let (cipher, tour) = (Aes128Ecb::default(), Cell::new(0));
+    let kernel_cycles = kernel_cycles(&cipher, block_bytes);
+    let block_ns = 100.0 + block_bytes as f64 * (kernel_cycles / machine.core_ghz + 0.2);
+    let count = if args.rounds.quick { 64 } else { (RUN_NS / block_ns) as u64 };
+    let discipline = args.discipline;
+    let case = Case { memory, cipher: &cipher, order, block_bytes, discipline, count, tour: &tour };
+    let costs = paired_on_stretches(args.rounds.count(), &mut case.versions(args.threads))?;
+    let rates = (0..4).map(|version| (1e3 / costs.item_ns(version).median).into());
+    let head = [show_bytes(block_bytes as u64).into(), kernel_cycles.into()];
+    let faster = [costs.speedup(2, 0).median.into(), costs.speedup(2, 1).median.into()];
+    Ok(head.into_iter().chain(rates).chain(faster).collect())
 }
 
 /// The kernel alone on a cached block, in cycles per byte.
