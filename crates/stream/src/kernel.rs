@@ -44,6 +44,8 @@ pub enum MergeOrder {
     Any,
     /// One part per unit, merged strictly in the order of the units, so that
     /// the result depends neither on the number of accelerators nor on timing.
+    /// Up to 64 parts wait for an earlier one, besides those of the threads:
+    /// keep them small, or declare them ([`Kernel::memory_bytes`]).
     ByUnit,
 }
 

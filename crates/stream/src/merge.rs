@@ -29,6 +29,17 @@ struct Merged<P> {
     early: BTreeMap<u64, P>,
 }
 
+impl<P> Merged<P> {
+    /// Merges those whose turn it is.
+    fn catch_up<K: Kernel<Part = P>>(&mut self, kernel: &K) -> Result<(), (u64, KernelError)> {
+        while let Some(part) = self.early.remove(&self.next) {
+            kernel.merge(&mut self.part, part).map_err(|error| (self.next, error))?;
+            self.next += 1;
+        }
+        Ok(())
+    }
+}
+
 impl<P> Parts<P> {
     pub(crate) fn new<K: Kernel<Part = P>>(kernel: &K, accelerators: usize) -> Self {
         let part = || kernel.part(accelerators);
@@ -80,14 +91,12 @@ impl<P> InOrder<P> {
     ) -> Result<(), (u64, KernelError)> {
         let crowded = {
             let mut state = lock(&self.state);
-            let Merged { part: merged, next, early } = &mut *state;
-            early.insert(index, part);
-            while let Some(part) = early.remove(next) {
-                kernel.merge(merged, part).map_err(|error| (*next, error))?;
-                *next += 1;
-            }
-            self.gate.open_until(*next);
-            early.len() > EARLY_PARTS_MAX
+            state.early.insert(index, part);
+            let merged = state.catch_up(kernel);
+            // Those before a part that was refused go on all the same.
+            self.gate.open_until(state.next);
+            merged?;
+            state.early.len() > EARLY_PARTS_MAX
         };
         if crowded {
             // A failure before this unit shows elsewhere.

@@ -37,6 +37,14 @@ fn zeros_are_refused() {
 }
 
 #[test]
+fn more_accelerators_than_any_machine_has_are_refused() {
+    let options = |accelerators| Options { accelerators: Some(accelerators), ..Options::default() };
+    let error = plan(&options(4097), shape(100, Cut::ANYWHERE)).unwrap_err();
+    assert_eq!(error, PlanError::Accelerators { accelerators: 4097 });
+    assert!(plan(&options(4096), shape(100, Cut::ANYWHERE)).is_ok());
+}
+
+#[test]
 fn the_kernels_parts_are_counted_for_the_accelerators_that_work() {
     const PART_BYTES: u64 = 1 << 40;
     let options = Options { accelerators: Some(100), ..Options::default() };

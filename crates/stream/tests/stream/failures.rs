@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use accel::{EngineChoice, Faults};
 use cellway_stream::{
@@ -173,6 +173,36 @@ fn a_failure_ends_the_run() {
         assert!(ran.outcome.unwrap_err().to_string().ends_with(": enough; try another"));
         // The other two threads may have had a unit each.
         assert!((3..=5).contains(&calls.load(Ordering::Relaxed)));
+    }
+}
+
+/// A first unit that takes long: the parts of the others wait for it, then
+/// their threads. All of them must hear of a merge that fails at last.
+#[test]
+fn a_merge_refused_late_lets_everybody_go() {
+    for refuses in [false, true] {
+        // Three for the threads that the first unit keeps, 64 that wait alone,
+        // and three that wait with their threads; none is left to stir them.
+        let setting = Setting::of_file(70 * BLOCK_BYTES, BLOCK_BYTES, To::Nothing).at(2, 3);
+        let mut kernel = setting.probe(MergeOrder::ByUnit);
+        let begun = Arc::new((Mutex::new((0, 0)), Condvar::new()));
+        let last = begun.clone();
+        kernel.at_block = Box::new(move |offset| {
+            let (begun, changed) = &*begun;
+            let mut begun = begun.lock().unwrap();
+            *begun = (begun.0 + 1, offset.max(begun.1));
+            changed.notify_all();
+            if offset == 0 {
+                drop(changed.wait_while(begun, |(units, _)| *units < 1 + 67).unwrap());
+            }
+            Ok(())
+        });
+        kernel.at_merge = Box::new(move |offset| match last.0.lock().unwrap().1 == offset {
+            true if refuses => Err(KernelError::new("too late", "try another")),
+            _ => Ok(()),
+        });
+        let outcome = setting.run(&mut kernel).unwrap().outcome;
+        assert_eq!(outcome.err().is_some_and(|e| e.to_string().contains("too late")), refuses);
     }
 }
 
