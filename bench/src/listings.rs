@@ -1,8 +1,10 @@
 //! The paper's listings as programs for an accelerator, through the same calls
 //! any user has. With `WRITE` false blocks are read only (section 5.2).
 
+use std::ops::Range;
+
 use anyhow::anyhow;
-use cellway::accel::{Buf, Cx, NoSpace, Place, Region, StackCx, Tag, TransferResult};
+use cellway::accel::{Buf, Cx, Lent, NoSpace, Place, Region, StackCx, Tag, TransferResult};
 
 use crate::blocks::Blocks;
 
@@ -19,6 +21,12 @@ impl Work<'_> {
     fn buffer(&self, cx: &Cx<'_>) -> Result<Buf, NoSpace> {
         cx.alloc_aligned(self.blocks.block_bytes, self.align_bytes)
     }
+}
+
+/// A thread's share of `count` blocks: a stretch of its own.
+fn share(at: Place, count: u64) -> Range<u64> {
+    let (index, threads) = (at.index() as u64, at.count() as u64);
+    count * index / threads..count * (index + 1) / threads
 }
 
 /// A failed transfer holds a buffer, which stays on its accelerator: keep the text.
@@ -39,7 +47,7 @@ pub(crate) async fn listing1<'env, const WRITE: bool>(
     let (block_bytes, tag) = (work.blocks.block_bytes, Tag::new(0));
     let mut buf = work.buffer(cx)?;
     let mut sum = 0_u64;
-    for number in (at.index() as u64..work.blocks.count).step_by(at.count()) {
+    for number in share(at, work.blocks.count) {
         let place = work.region.at(work.blocks.offset(number));
         buf = arrived(cx.get(buf, place, block_bytes, tag).await)?;
         sum = sum.wrapping_add(compute(&mut buf));
@@ -48,6 +56,48 @@ pub(crate) async fn listing1<'env, const WRITE: bool>(
         }
     }
     Ok(sum)
+}
+
+/// Listing 1 without a local store: blocks are loaded into the core's cache and
+/// read in place.
+#[inline(always)]
+pub(crate) async fn listing1_in_place<'env>(
+    cx: &Cx<'env>,
+    at: Place,
+    memory: Lent<'_, u8>,
+    blocks: Blocks,
+    compute: impl Fn(&[u8]) -> u64,
+) -> u64 {
+    let mut sum = 0_u64;
+    for number in share(at, blocks.count) {
+        let start = blocks.offset(number) as usize;
+        let block = cx.load_slice(&memory, start..start + blocks.block_bytes).await;
+        sum = sum.wrapping_add(compute(block));
+    }
+    sum
+}
+
+/// Listing 3 without a local store: the next block is loaded while this one is read.
+#[inline(always)]
+pub(crate) async fn listing3_in_place(
+    cx: &Cx<'_>,
+    memory: Lent<'_, u8>,
+    blocks: Blocks,
+    compute: impl Fn(&[u8]) -> u64,
+) -> u64 {
+    let load = |number| {
+        let start = blocks.offset(number) as usize;
+        cx.load_slice(&memory, start..start + blocks.block_bytes)
+    };
+    let mut sum = 0_u64;
+    let (mut even, mut odd) = (load(0), load(1));
+    for number in (2..blocks.count).step_by(2) {
+        sum = sum.wrapping_add(compute(even.await));
+        even = load(number);
+        sum = sum.wrapping_add(compute(odd.await));
+        odd = load(number + 1);
+    }
+    sum.wrapping_add(compute(even.await)).wrapping_add(compute(odd.await))
 }
 
 /// Listing 1 as a plain function on a stack of its own: only the waiting call
@@ -62,7 +112,7 @@ pub(crate) fn listing1_stackful<'env, const WRITE: bool>(
     let (cx, block_bytes, tag) = (stack.cx(), work.blocks.block_bytes, Tag::new(0));
     let mut buf = work.buffer(cx)?;
     let mut sum = 0_u64;
-    for number in (at.index() as u64..work.blocks.count).step_by(at.count()) {
+    for number in share(at, work.blocks.count) {
         let place = work.region.at(work.blocks.offset(number));
         buf = arrived(stack.wait(cx.get(buf, place, block_bytes, tag)))?;
         sum = sum.wrapping_add(compute(&mut buf));

@@ -218,6 +218,7 @@ struct Question {
     /// Least and greatest block length.
     block_bytes: (usize, usize),
     cycles_max: usize,
+    version: &'static str,
     base: &'static str,
 }
 
@@ -239,19 +240,33 @@ fn questions() -> Vec<Question> {
         read_only: false,
         block_bytes: (0, usize::MAX),
         cycles_max: usize::MAX,
+        version: "threads",
         base: "double",
     };
     let random = Question { random_only: true, block_bytes: (64, 256), cycles_max: 4, ..any };
     let random = Question { what: "random, 64-256 B, 0-4 c/B", ..random };
     let touched = |what, block_bytes| Question { what, block_bytes, cycles_max: 0, ..random };
+    let here = |question| Question { version: "threads here", ..question };
     let waited = [
         touched("random, 16 B, 0 c/B", (16, 16)),
         touched("random, 64-128 B, 0 c/B", (64, 128)),
         touched("random, 256 B, 0 c/B", (256, 256)),
+        here(touched("random, 16 B, 0 c/B", (16, 16))),
+        here(touched("random, 64-128 B, 0 c/B", (64, 128))),
+        here(touched("random, 256 B, 0 c/B", (256, 256))),
+        here(Question { base: "double here", ..touched("random, 16 B, 0 c/B", (16, 16)) }),
+        here(Question { base: "double here", ..touched("random, 64-128 B, 0 c/B", (64, 128)) }),
+        here(Question { base: "double here", ..touched("random, 256 B, 0 c/B", (256, 256)) }),
         any,
     ];
-    let plain =
-        [Question { base: "simple", ..random }, Question { base: "loop", ..random }, random, any];
+    let plain = [
+        Question { base: "simple", ..random },
+        Question { base: "loop", ..random },
+        random,
+        here(Question { base: "simple", ..random }),
+        here(random),
+        any,
+    ];
     let file = [
         Question {
             base: "fio",
@@ -275,6 +290,7 @@ fn summary(outcomes: &[Outcome], threads: usize, machine: &Machine) -> Option<Ta
     let columns = [
         ("discipline", ""),
         ("cells", ""),
+        ("version", ""),
         ("against", ""),
         ("best", "x"),
         ("worst", "x"),
@@ -286,7 +302,8 @@ fn summary(outcomes: &[Outcome], threads: usize, machine: &Machine) -> Option<Ta
         let cells = outcomes.iter().filter(|outcome| question.holds(outcome));
         let mut ratios: Vec<(f64, String)> = cells
             .filter_map(|outcome| {
-                let ratio = outcome.speedup(("threads", Some(threads)), (question.base, None))?;
+                let ratio =
+                    outcome.speedup((question.version, Some(threads)), (question.base, None))?;
                 Some((ratio, outcome.label()))
             })
             .collect();
@@ -297,6 +314,7 @@ fn summary(outcomes: &[Outcome], threads: usize, machine: &Machine) -> Option<Ta
             table.row([
                 discipline.into(),
                 what,
+                question.version.into(),
                 base,
                 best.0.into(),
                 worst.0.into(),

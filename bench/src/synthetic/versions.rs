@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use cellway::accel::{Config, Region};
+use cellway::accel::{Config, Lent, Region};
 
 use super::raw::block_loop;
 use crate::args::{Discipline, Order};
@@ -11,7 +11,7 @@ use crate::chain::{Chain, with_cycles};
 use crate::coldfile::ColdFile;
 use crate::fio::{Fio, Reads};
 use crate::hw::Mem;
-use crate::listings::{Work, listing1, listing3};
+use crate::listings::{Work, listing1, listing1_in_place, listing3, listing3_in_place};
 use crate::measure::{Sample, Version};
 use crate::program::{Stopwatch, one_accelerator, run_timed};
 
@@ -125,6 +125,27 @@ impl Case<'_> {
         })
     }
 
+    /// Reads in place, by one thread with two blocks under way (`threads` 0) or by many.
+    fn run_in_place<const CYCLES: usize>(
+        &self,
+        memory: &RefCell<Mem<u8>>,
+        threads: usize,
+    ) -> anyhow::Result<Sample> {
+        let blocks = self.next_blocks(threads.max(2));
+        let bytes = blocks.count * self.block_bytes as u64;
+        let (memory, chain) = (&memory.borrow(), self.chain);
+        let memory = Lent::new(&memory[..]);
+        let compute = |block: &[u8]| chain.read::<CYCLES>(block);
+        run_timed(&self.config(threads.max(1), 1), bytes, |cx, at| async move {
+            let watch = Stopwatch::start();
+            let sum = match threads {
+                0 => listing3_in_place(&cx, memory, blocks, compute).await,
+                _ => listing1_in_place(&cx, at, memory, blocks, compute).await,
+            };
+            Ok(watch.stop(sum))
+        })
+    }
+
     fn run_loop<const CYCLES: usize, const WRITE: bool>(
         &self,
         memory: &RefCell<Mem<u8>>,
@@ -194,6 +215,15 @@ fn versions_of<'c, const CYCLES: usize, const WRITE: bool>(
                 Ok(case.run_loop::<CYCLES, WRITE>(memory, ahead as u64))
             }));
         }
+    }
+    if let (Medium::Memory(memory), false) = (case.medium, WRITE) {
+        let run = move |threads| case.run_in_place::<CYCLES>(memory, threads);
+        versions.push(Version::new("double here", 2, move || run(0)));
+        versions.extend(
+            threads
+                .iter()
+                .map(|&threads| Version::new("threads here", threads, move || run(threads))),
+        );
     }
     versions.push(Version::new("simple", 1, || case.run_simple::<CYCLES, WRITE>(1)));
     versions.push(Version::new("double", 2, || case.run_double::<CYCLES, WRITE>()));

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -174,9 +175,27 @@ impl<'env> Cx<'env> {
     /// If `index` is outside the slice, as with slices.
     #[inline(always)]
     pub fn load<'t, T>(&self, lent: &Lent<'t, T>, index: usize) -> Load<'_, 'env, 't, T> {
+        self.load_in_place(&lent.items()[index], lent.len_bytes())
+    }
+
+    /// As [`Cx::load`], several items.
+    ///
+    /// # Panics
+    /// If `range` leaves the slice, as with slices.
+    #[inline(always)]
+    pub fn load_slice<'t, T>(
+        &self,
+        lent: &Lent<'t, T>,
+        range: Range<usize>,
+    ) -> Load<'_, 'env, 't, [T]> {
+        self.load_in_place(&lent.items()[range], lent.len_bytes())
+    }
+
+    #[inline(always)]
+    fn load_in_place<'t, T: ?Sized>(&self, item: &'t T, of_bytes: u64) -> Load<'_, 'env, 't, T> {
         let memory = self.core.transfers.memory();
-        let item = memory.after_arrival(&lent.items()[index]);
-        let near = memory.is_near(lent.len_bytes());
+        let item = memory.after_arrival(item);
+        let near = memory.is_near(of_bytes);
         if !near {
             memory::prefetch_item(item);
         }

@@ -157,13 +157,13 @@ impl Drop for Transfer<'_, '_> {
 }
 
 /// A prefetched item; see [`Cx::load`].
-pub struct Load<'c, 'env, 't, T> {
+pub struct Load<'c, 'env, 't, T: ?Sized> {
     pub(crate) core: &'c Core<'env>,
     pub(crate) item: &'t T,
     pub(crate) over: bool,
 }
 
-impl<'t, T> Future for Load<'_, '_, 't, T> {
+impl<'t, T: ?Sized> Future for Load<'_, '_, 't, T> {
     type Output = &'t T;
 
     #[inline(always)]

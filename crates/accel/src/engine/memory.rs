@@ -45,13 +45,13 @@ fn prefetch_range(start: *const u8, len: usize) {
 
 /// Asks for all lines of an item, which mostly are known to be one.
 #[inline(always)]
-pub(crate) fn prefetch_item<T>(item: &T) {
-    let start = ptr::from_ref(item).cast();
+pub(crate) fn prefetch_item<T: ?Sized>(item: &T) {
+    let (start, len) = (ptr::from_ref(item).cast(), size_of_val(item));
     // An item no larger than its alignment does not cross a line.
-    if size_of::<T>() <= align_of::<T>().min(LINE_BYTES) {
+    if len <= align_of_val(item).min(LINE_BYTES) {
         prefetch(start);
     } else {
-        prefetch_range(start, size_of::<T>());
+        prefetch_range(start, len);
     }
 }
 
@@ -359,11 +359,11 @@ impl MemoryEngine {
 
     /// In the waited disciplines, ends a wait for `item`.
     #[inline(always)]
-    pub(crate) fn wait_for<T>(&self, item: &T) {
-        if self.waited != Waited::Plain && size_of::<T>() > 0 {
+    pub(crate) fn wait_for<T: ?Sized>(&self, item: &T) {
+        if self.waited != Waited::Plain && size_of_val(item) > 0 {
             // SAFETY: the last byte of `item`.
             unsafe {
-                self.wait_until_here(ptr::from_ref(item).cast::<u8>().add(size_of::<T>() - 1))
+                self.wait_until_here(ptr::from_ref(item).cast::<u8>().add(size_of_val(item) - 1))
             };
         }
     }
@@ -383,7 +383,7 @@ impl MemoryEngine {
     /// `item`, in the dependency discipline by an address that is not known
     /// before the last block waited for has arrived.
     #[inline(always)]
-    pub(crate) fn after_arrival<'t, T>(&self, item: &'t T) -> &'t T {
+    pub(crate) fn after_arrival<'t, T: ?Sized>(&self, item: &'t T) -> &'t T {
         if self.waited != Waited::Dependency {
             return item;
         }
