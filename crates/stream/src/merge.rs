@@ -105,3 +105,6 @@ impl<P> InOrder<P> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
