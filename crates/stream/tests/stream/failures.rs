@@ -206,6 +206,42 @@ fn a_merge_refused_late_lets_everybody_go() {
     }
 }
 
+/// Whoever merges a later unit's part and is refused still writes its own block.
+#[test]
+fn a_part_refused_in_passing_spares_the_block_at_hand() {
+    let setting = setting(From::File, To::Pipe, (2, 3));
+    let mut kernel = setting.probe(MergeOrder::ByUnit);
+    let begun = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+    let seen = begun.clone();
+    kernel.at_block = Box::new(move |offset| {
+        let (begun, changed) = &*begun;
+        let mut begun = begun.lock().unwrap();
+        begun.push(offset);
+        changed.notify_all();
+        if offset == 0 {
+            // The other accelerator comes to its second unit, and has given the first one's part.
+            let others = |begun: &mut Vec<u64>| begun.iter().filter(|other| **other > 0).count();
+            drop(changed.wait_while(begun, |begun| others(begun) < 2).unwrap());
+        }
+        Ok(())
+    });
+    let refused = Arc::new(AtomicU64::new(u64::MAX));
+    let told = refused.clone();
+    kernel.at_merge = Box::new(move |offset| {
+        let first_other = seen.0.lock().unwrap().iter().copied().find(|other| *other > 0);
+        if first_other != Some(offset) {
+            return Ok(());
+        }
+        told.store(offset, Ordering::Relaxed);
+        Err(KernelError::new("refused", "try another").at(offset))
+    });
+    let ran = setting.run(&mut kernel).unwrap();
+    let refused = refused.load(Ordering::Relaxed);
+    let error = ran.outcome.unwrap_err().to_string();
+    assert!(error.ends_with(&format!("refused at byte {refused}; try another")), "{error}");
+    assert!(ran.written.unwrap() == transformed(setting.seed, 0..refused));
+}
+
 /// Where parts are merged at the end, whatever their order.
 #[test]
 fn a_refused_last_merge_fails_the_run() {
