@@ -196,7 +196,8 @@ impl RunArgs {
     fn transform<K: Kernel>(&self, mut kernel: K) -> anyhow::Result<()> {
         let (stats_file, input) = self.open()?;
         let Some(path) = &self.output else { return Ok(()) };
-        let options = storage::Options { force: self.force, len_bytes: input.len_bytes() };
+        let plan = stream::plan(&mut kernel, &input, &self.layout.options())?;
+        let options = storage::Options { force: self.force, len_bytes: plan.output_bytes() };
         let output = Output::create(path, &options)?;
         let name = output.name().to_owned();
         let streamed = self.stream(&mut kernel, &input, Some(&output));

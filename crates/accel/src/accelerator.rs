@@ -203,7 +203,7 @@ impl<'env> Accelerator<'env> {
         }
         if self.core.sched.runnable() > 0 {
             self.turns_left = self.turns_left.saturating_sub(1);
-            self.core.sched.turn();
+            self.core.sched.turns(1);
             return Ok(Step::Ran);
         }
         Ok(if self.is_at_end() { Step::Ended } else { Step::Idle })

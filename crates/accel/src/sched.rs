@@ -267,37 +267,36 @@ impl<'env> Scheduler<'env> {
     }
 
     /// Gives up to `count` turns, as long as a thread is runnable.
+    #[inline]
     pub(crate) fn turns(&self, count: usize) {
-        for _ in 0..count {
-            if self.runnable.get() == 0 {
-                return;
+        // Kept here and not read back from `cursor`: this is what a turn waits for.
+        let mut slot = self.cursor.get();
+        let mut left = if self.runnable.get() == 0 { 0 } else { count };
+        while left > 0 {
+            left -= 1;
+            self.cursor.set(slot);
+            self.turn.set(false);
+            // SAFETY: in a ring that is not empty the cursor is a slot in it, so
+            // it has a body: a leaked box that only `finish` and `clear` free,
+            // never while it is polled. A box's content is pinned. The waker is
+            // not changed while shared.
+            let polled = unsafe {
+                let Some(mut body) = (*slot.as_ptr()).body else { return };
+                Pin::new_unchecked(body.as_mut())
+                    .poll(&mut Context::from_waker(&(*slot.as_ptr()).waker))
+            };
+            if polled.is_pending() && self.turn.get() {
+                // SAFETY: a thread that ran is still in the ring.
+                slot = unsafe { (*slot.as_ptr()).next };
+            } else {
+                self.leave(slot, polled.is_ready());
+                slot = self.cursor.get();
+                if self.runnable.get() == 0 {
+                    return;
+                }
             }
-            self.turn();
         }
-    }
-
-    /// Gives the next thread its turn, if one is runnable.
-    #[inline(always)]
-    pub(crate) fn turn(&self) {
-        if self.runnable.get() == 0 {
-            return;
-        }
-        let slot = self.cursor.get();
-        self.turn.set(false);
-        // SAFETY: the cursor is a slot in the ring, so it has a body: a leaked
-        // box that only `finish` and `clear` free, never while it is polled. A
-        // box's content is pinned. The waker is not changed while shared.
-        let polled = unsafe {
-            let Some(mut body) = (*slot.as_ptr()).body else { return };
-            Pin::new_unchecked(body.as_mut())
-                .poll(&mut Context::from_waker(&(*slot.as_ptr()).waker))
-        };
-        if polled.is_pending() && self.turn.get() {
-            // SAFETY: a thread that ran is still in the ring.
-            self.cursor.set(unsafe { (*slot.as_ptr()).next });
-        } else {
-            self.leave(slot, polled.is_ready());
-        }
+        self.cursor.set(slot);
     }
 
     /// A thread ended, or waits for something else than its turn.

@@ -84,7 +84,8 @@ impl Config {
         output: &Path,
     ) -> Result<Outcome<K::Part>, StreamError> {
         let input = storage::Input::open(input)?;
-        let options = storage::Options { force: self.force, len_bytes: input.len_bytes() };
+        let plan = stream::plan(kernel, &input, &self.options)?;
+        let options = storage::Options { force: self.force, len_bytes: plan.output_bytes() };
         let output = storage::Output::create(output, &options)?;
         let outcome = stream::run(
             kernel,

@@ -263,6 +263,7 @@ struct Entry {
 pub(crate) struct MemoryEngine {
     path: MemoryPath,
     waited: Waited,
+    /// Memory up to this length is read without a prefetch.
     near_bytes: u64,
     last_end: Cell<*const u8>,
     stream_end: [Cell<*const u8>; STREAMS],
@@ -287,6 +288,11 @@ impl MemoryEngine {
             racing: Cell::new(false),
             barrier: Cell::new(false),
         };
+        let near_bytes = match path {
+            MemoryPath::Auto => near_bytes,
+            MemoryPath::Interleave => 0,
+            MemoryPath::Straight => u64::MAX,
+        };
         Self {
             path,
             waited,
@@ -304,20 +310,19 @@ impl MemoryEngine {
     /// Whether memory of this length is near enough to be read without a prefetch.
     #[inline(always)]
     pub(crate) fn is_near(&self, len_bytes: u64) -> bool {
-        match self.path {
-            MemoryPath::Auto => len_bytes <= self.near_bytes,
-            MemoryPath::Interleave => false,
-            MemoryPath::Straight => true,
-        }
+        len_bytes <= self.near_bytes
     }
 
     /// Whether a copy should be made at once. Also learns the pattern.
     #[inline(always)]
     pub(crate) fn goes_straight(&self, region_bytes: u64, copy: Copy, thread: u32) -> bool {
-        if self.path != MemoryPath::Auto {
-            return self.path == MemoryPath::Straight;
+        if region_bytes <= self.near_bytes {
+            return true;
         }
-        if region_bytes <= self.near_bytes || copy.len >= STRAIGHT_FROM_BYTES {
+        if self.path == MemoryPath::Interleave {
+            return false;
+        }
+        if copy.len >= STRAIGHT_FROM_BYTES {
             return true;
         }
         let stream = &self.stream_end[thread as usize % STREAMS];
