@@ -199,7 +199,7 @@ impl<'env> Accelerator<'env> {
     /// The engine failed.
     pub fn step(&mut self) -> Result<Step, RunError> {
         if self.turns_left == 0 || self.core.sched.runnable() == 0 {
-            self.look_around()?;
+            self.look_around(true)?;
         }
         if self.core.sched.runnable() > 0 {
             self.turns_left = self.turns_left.saturating_sub(1);
@@ -209,10 +209,11 @@ impl<'env> Accelerator<'env> {
         Ok(if self.is_at_end() { Step::Ended } else { Step::Idle })
     }
 
-    /// Takes completions, mail and wakes in, between two rounds of the ring.
-    fn look_around(&mut self) -> Result<(), RunError> {
+    /// Takes mail and wakes in, and with `poll` completions, between two rounds
+    /// of the ring.
+    fn look_around(&mut self, poll: bool) -> Result<(), RunError> {
         let core = &*self.core;
-        if core.transfers.file_pieces() > 0 {
+        if poll && core.transfers.file_pieces() > 0 {
             core.transfers.reap(Wait::Poll, &core.sched).map_err(RunError::Wait)?;
         } else {
             core.transfers.tell(&core.sched);
@@ -236,7 +237,8 @@ impl<'env> Accelerator<'env> {
     /// A deadlock, a failed engine, or the failure of another accelerator of the run.
     pub fn run_to_end(&mut self) -> Result<(), RunError> {
         loop {
-            self.look_around()?;
+            // With nobody to run, `wait` submits and reaps by one call.
+            self.look_around(self.core.sched.runnable() > 0)?;
             self.core.sched.turns(self.turns_left);
             self.turns_left = 0;
             if self.core.machine.is_over() {
