@@ -38,7 +38,7 @@ const ACCELERATOR_BYTES: u64 = 384 * 1024;
 const THREAD_BYTES: u64 = 4 * 1024;
 
 /// What a run adds once: code pages not touched before, output, statistics.
-const RUN_BYTES: u64 = 2 << 20;
+const RUN_BYTES: u64 = 3 << 19;
 
 /// What the user may choose. `None`: decided by the plan.
 #[derive(Clone, Debug, Default)]
