@@ -99,7 +99,9 @@ pub(super) fn absurd_lengths(bed: &Bed<'_>) {
     let region = &if bed.is_file() { backed.region_of(3, u64::MAX) } else { backed.region() };
     bed.run(|cx| async move {
         let mut buf = cx.alloc_aligned(4096, align).unwrap();
-        for len in [usize::MAX, usize::MAX - 1, usize::MAX - 4096, usize::MAX / 2, 1 << 40] {
+        for len in
+            [usize::MAX, usize::MAX - 1, usize::MAX - 3, usize::MAX - 4096, usize::MAX / 2, 1 << 40]
+        {
             for at in [0, 1, 511, 4096, u64::MAX - 3, u64::MAX] {
                 buf = failed(cx.get(buf, region.at(at), len, TAG).await).1;
                 buf = failed(cx.get_list(buf, &[(region.at(at), len)], TAG).await).1;

@@ -145,6 +145,15 @@ pub(super) fn barrier_holds_back_later_ones(bed: &Bed<'_>) {
             assert!(*get.await.unwrap() == bytes[at as usize..][..50], "at {at}");
         }
         put.await.unwrap();
+        // Also lists, which have no order of their own.
+        let before = cx.get_barrier(roomy(&cx, 9, align), region.at(7), 9, tag);
+        let list = [(region.at(0), align), (region.at(align as u64), 15 * align)];
+        let scatter = cx.put_list(filled(&cx, &pattern(25, 16 * align), align), &list, tag);
+        let after = cx.get_fenced(roomy(&cx, 9, align), region.at(7), 9, tag);
+        assert!(*before.await.unwrap() == bytes[7..16], "not overtaken");
+        assert!(*after.await.unwrap() == pattern(25, 16)[7..]);
+        scatter.await.unwrap();
+        let bytes = &[&pattern(25, 16 * align), &bytes[16 * align..]].concat();
         let first = cx.get_barrier(roomy(&cx, 9, align), region.at(7), 9, tag);
         let second = cx.get(roomy(&cx, 9, align), region.at(9000), 9, tag);
         assert!(*second.await.unwrap() == bytes[9000..9009]);
