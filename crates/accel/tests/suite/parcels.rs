@@ -64,19 +64,57 @@ fn several_senders() {
     assert_eq!(received.len(), 6 * EACH, "each parcel came once");
 }
 
+/// In the order they were offered, whether awaited one by one or together.
 #[test]
 fn one_senders_parcels_keep_their_order() {
     let _dog = watch();
     let config = Config { accelerators: 2, ..small() };
     run(&config, |cx, at| async move {
-        for number in 0..500u32 {
+        let send = |number: u32| {
+            let mut buf = cx.alloc(4).unwrap();
+            buf.copy_from_slice(&number.to_le_bytes());
+            cx.send(buf, 0)
+        };
+        for number in (0..500).step_by(5) {
             if at.accelerator == 1 {
-                let mut buf = cx.alloc(4).unwrap();
-                buf.copy_from_slice(&number.to_le_bytes());
-                cx.send(buf, 0).await.unwrap();
-            } else {
+                send(number).await.unwrap();
+                let others = (number + 1..number + 5).map(send);
+                futures::future::try_join_all(others).await.unwrap();
+                continue;
+            }
+            for number in number..number + 5 {
                 let (buf, _) = cx.recv(cx.alloc(4).unwrap()).await.unwrap();
                 assert_eq!(*buf, number.to_le_bytes());
+            }
+        }
+    })
+    .unwrap();
+}
+
+/// Taking an offer back leaves those of other senders alone.
+#[test]
+fn an_offer_beside_one_taken_back() {
+    let _dog = watch();
+    let config = Config { accelerators: 3, ..small() };
+    run(&config, |cx, at| async move {
+        let mut buf = cx.alloc(1).unwrap();
+        buf[0] = at.accelerator as u8;
+        match at.accelerator {
+            0 => {
+                cx.read_signals().await;
+                let (buf, from) = cx.recv(buf).await.unwrap();
+                assert_eq!((from, buf[0]), (1, 1));
+            }
+            1 => {
+                let offered = futures::join!(cx.send(buf, 0), async { cx.signal(2, 1) });
+                offered.0.unwrap();
+            }
+            _ => {
+                cx.read_signals().await;
+                let mut offer = Box::pin(cx.send(buf, 0));
+                assert!(matches!(select(&mut offer, ready(())).await, Either::Right(_)));
+                drop(offer);
+                cx.signal(0, 1);
             }
         }
     })
