@@ -62,6 +62,24 @@ pub struct CxOnAnotherThread;
 /// ```
 pub struct RegionOfOneThread;
 
+/// Bytes are lent for as long as their region is used.
+///
+/// ```
+/// use cellway_accel::Region;
+/// let bytes = vec![1; 64];
+/// let region = { Region::memory(&bytes) };
+/// region.len_bytes();
+/// ```
+/// ```compile_fail,E0597
+/// use cellway_accel::Region;
+/// let region = {
+///     let bytes = vec![1; 64];
+///     Region::memory(&bytes)
+/// };
+/// region.len_bytes();
+/// ```
+pub struct BytesShorterThanTheirRegion;
+
 /// The same for an accelerator that is stepped.
 ///
 /// ```

@@ -31,6 +31,22 @@ fn an_empty_mailbox() {
     assert!(told.contains("on accelerator 0 thread 0 waits for its mailbox"), "{told}");
 }
 
+/// It is seen by whoever ends last, too.
+#[test]
+fn an_empty_mailbox_while_others_work() {
+    let (threads, told) = stuck(&Config { accelerators: 2, ..small() }, |cx, at| async move {
+        if at.accelerator == 1 {
+            for _ in 0..100_000 {
+                cx.yield_now().await;
+            }
+        } else {
+            cx.read_mailbox().await;
+        }
+    });
+    assert_eq!(threads, [(0, "its mailbox")]);
+    assert!(told.contains("on accelerator 0"), "{told}");
+}
+
 #[test]
 fn a_full_mailbox_that_nobody_reads() {
     let (threads, _) = stuck(&small(), |cx, _| async move {
