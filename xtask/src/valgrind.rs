@@ -13,9 +13,10 @@ const CHECKED: &[(&str, &str)] = &[("cellway-accel", "drop")];
 /// Random drops that the tests make then, instead of a million.
 const DROPS: (&str, &str) = ("CELLWAY_DROPS", "20000");
 
-/// Every program that cargo runs, runs in this.
+/// Every program that cargo runs, runs in this. Without fair scheduling a
+/// thread that yields in a loop can starve the pool it waits for.
 const RUNNER: &str = "target.'cfg(all())'.runner = [\
-    'valgrind', '--quiet', '--error-exitcode=99', '--leak-check=full', \
+    'valgrind', '--quiet', '--fair-sched=yes', '--error-exitcode=99', '--leak-check=full', \
     '--show-leak-kinds=definite', '--errors-for-leak-kinds=definite', '--num-callers=30']";
 
 /// Runs the checks and reports.
