@@ -16,7 +16,7 @@ use crate::hw::{Mem, Pages};
 use crate::listings::{Work, listing1, listing1_stackful, listing3};
 use crate::machine::Machine;
 use crate::measure::{Sample, Spread, Version, clock_ns, paired_on_stretches};
-use crate::program::{Stopwatch, one_accelerator, run_timed};
+use crate::program::{Stopwatch, one_accelerator, run_laps, run_timed};
 use crate::table::{self, Table};
 
 /// Length of a run in ns: long against its start.
@@ -96,10 +96,8 @@ impl Case<'_> {
     fn simple(&self, threads: usize) -> anyhow::Result<Sample> {
         self.run(|work, bytes| {
             let cipher = self.cipher;
-            run_timed(&self.config(threads, threads), bytes, |cx, at| async move {
-                let watch = Stopwatch::start();
-                let errors = listing1::<true>(&cx, at, work, |data| encrypt(cipher, data)).await?;
-                Ok(watch.stop(errors))
+            run_timed(&self.config(threads, threads), bytes, |cx, at| {
+                listing1::<true>(cx, at, work, |data| encrypt(cipher, data))
             })
         })
     }
@@ -107,10 +105,8 @@ impl Case<'_> {
     fn double(&self) -> anyhow::Result<Sample> {
         self.run(|work, bytes| {
             let cipher = self.cipher;
-            run_timed(&self.config(1, 2), bytes, |cx, _| async move {
-                let watch = Stopwatch::start();
-                let errors = listing3::<true>(&cx, work, |data| encrypt(cipher, data)).await?;
-                Ok(watch.stop(errors))
+            run_timed(&self.config(1, 2), bytes, |cx, _| {
+                listing3::<true>(cx, work, |data| encrypt(cipher, data))
             })
         })
     }
@@ -121,7 +117,7 @@ impl Case<'_> {
             let cipher = self.cipher;
             let config =
                 Config { threads: 1, threads_max: threads + 1, ..self.config(threads, threads) };
-            run_timed(&config, bytes, |cx, at| async move {
+            run_laps(&config, bytes, |cx, at| async move {
                 let mut started = Vec::with_capacity(threads);
                 for thread in 0..threads {
                     let at = cellway::accel::Place { thread, threads, ..at };

@@ -39,13 +39,13 @@ fn arrived(result: TransferResult) -> anyhow::Result<Buf> {
 /// proposal. `compute` yields the block's part of the check sum.
 #[inline(always)]
 pub(crate) async fn listing1<'env, const WRITE: bool>(
-    cx: &Cx<'env>,
+    cx: Cx<'env>,
     at: Place,
     work: Work<'env>,
     compute: impl Fn(&mut [u8]) -> u64,
 ) -> anyhow::Result<u64> {
     let (block_bytes, tag) = (work.blocks.block_bytes, Tag::new(0));
-    let mut buf = work.buffer(cx)?;
+    let mut buf = work.buffer(&cx)?;
     let mut sum = 0_u64;
     for number in share(at, work.blocks.count) {
         let place = work.region.at(work.blocks.offset(number));
@@ -62,29 +62,29 @@ pub(crate) async fn listing1<'env, const WRITE: bool>(
 /// read in place.
 #[inline(always)]
 pub(crate) async fn listing1_in_place<'env>(
-    cx: &Cx<'env>,
+    cx: Cx<'env>,
     at: Place,
     memory: Lent<'_, u8>,
     blocks: Blocks,
     compute: impl Fn(&[u8]) -> u64,
-) -> u64 {
+) -> anyhow::Result<u64> {
     let mut sum = 0_u64;
     for number in share(at, blocks.count) {
         let start = blocks.offset(number) as usize;
         let block = cx.load_slice(&memory, start..start + blocks.block_bytes).await;
         sum = sum.wrapping_add(compute(block));
     }
-    sum
+    Ok(sum)
 }
 
 /// Listing 3 without a local store: the next block is loaded while this one is read.
 #[inline(always)]
 pub(crate) async fn listing3_in_place(
-    cx: &Cx<'_>,
+    cx: Cx<'_>,
     memory: Lent<'_, u8>,
     blocks: Blocks,
     compute: impl Fn(&[u8]) -> u64,
-) -> u64 {
+) -> anyhow::Result<u64> {
     let load = |number| {
         let start = blocks.offset(number) as usize;
         cx.load_slice(&memory, start..start + blocks.block_bytes)
@@ -97,7 +97,7 @@ pub(crate) async fn listing3_in_place(
         sum = sum.wrapping_add(compute(odd.await));
         odd = load(number + 1);
     }
-    sum.wrapping_add(compute(even.await)).wrapping_add(compute(odd.await))
+    Ok(sum.wrapping_add(compute(even.await)).wrapping_add(compute(odd.await)))
 }
 
 /// Listing 1 as a plain function on a stack of its own: only the waiting call
@@ -129,7 +129,7 @@ pub(crate) fn listing1_stackful<'env, const WRITE: bool>(
 /// number of blocks is even, and at least two.
 #[inline(always)]
 pub(crate) async fn listing3<'env, const WRITE: bool>(
-    cx: &Cx<'env>,
+    cx: Cx<'env>,
     work: Work<'env>,
     compute: impl Fn(&mut [u8]) -> u64,
 ) -> anyhow::Result<u64> {
@@ -137,7 +137,7 @@ pub(crate) async fn listing3<'env, const WRITE: bool>(
     let place = |number: u64| work.region.at(work.blocks.offset(number));
     let pairs = work.blocks.count / 2;
     let mut sum = 0_u64;
-    let (first, second) = (work.buffer(cx)?, work.buffer(cx)?);
+    let (first, second) = (work.buffer(&cx)?, work.buffer(&cx)?);
     let mut transfer0 = cx.get(first, place(0), block_bytes, tags[0]);
     let mut transfer1 = cx.get(second, place(1), block_bytes, tags[1]);
     for pair in 0..pairs - 1 {

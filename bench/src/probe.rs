@@ -9,7 +9,7 @@ use crate::hw::{Mem, Pages, prefetch};
 use crate::irregular::Irregular;
 use crate::measure::{Sample, Version};
 use crate::permutation::{Permutation, odd_inverse};
-use crate::program::{Stopwatch, one_accelerator, run_timed};
+use crate::program::{one_accelerator, run_timed};
 
 /// Eight buckets in a row have chains of 8, 9, .. 15 nodes: where each starts
 /// among the nodes of the eight.
@@ -116,14 +116,13 @@ impl Probe {
     /// The serial loop, by any number of threads, each with its share of the keys.
     fn threads(&self, threads: usize) -> anyhow::Result<Sample> {
         run_timed(&one_accelerator(threads), self.probes(), |cx, at| async move {
-            let watch = Stopwatch::start();
             let mut sum = 0_u64;
             for _ in 0..self.laps {
                 for &key in self.keys.iter().skip(at.index()).step_by(at.count()) {
                     sum = sum.wrapping_add(self.look_up_in_turn(&cx, key).await.unwrap_or(1));
                 }
             }
-            Ok(watch.stop(sum))
+            Ok(sum)
         })
     }
 

@@ -2,9 +2,12 @@
 //! threads, timed from the first thread's start to the last one's end.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use cellway::accel::{Config, Cx, Place};
+use pin_project_lite::pin_project;
 
 use crate::measure::Sample;
 
@@ -17,6 +20,7 @@ pub(crate) fn one_accelerator(threads: usize) -> Config {
 }
 
 /// When a thread began.
+#[derive(Clone, Copy)]
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
@@ -38,8 +42,52 @@ pub(crate) struct Lap {
     check: u64,
 }
 
-/// Runs a program whose threads together handle `items` items.
+pin_project! {
+    /// A thread's body and its time, as a future of its own: an async block
+    /// around the body would add a step to each of its turns.
+    struct Timed<F> {
+        #[pin]
+        body: F,
+        watch: Stopwatch,
+    }
+}
+
+impl<F: Future<Output = anyhow::Result<u64>>> Future for Timed<F> {
+    type Output = anyhow::Result<Lap>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        /// Apart, so that turns save no registers for it.
+        #[cold]
+        #[inline(never)]
+        fn end(watch: Stopwatch, check: anyhow::Result<u64>) -> anyhow::Result<Lap> {
+            check.map(|check| watch.stop(check))
+        }
+        let this = self.project();
+        let Poll::Ready(check) = this.body.poll(cx) else { return Poll::Pending };
+        Poll::Ready(end(*this.watch, check))
+    }
+}
+
+/// Runs a program whose threads together handle `items` items; each returns its
+/// share of the check sum.
 pub(crate) fn run_timed<'env, F, P>(
+    config: &Config,
+    items: u64,
+    program: P,
+) -> anyhow::Result<Sample>
+where
+    F: Future<Output = anyhow::Result<u64>> + 'env,
+    P: Fn(Cx<'env>, Place) -> F + Sync,
+{
+    run_laps(config, items, |cx, at| {
+        let watch = Stopwatch::start();
+        Timed { body: program(cx, at), watch }
+    })
+}
+
+/// As `run_timed`, for programs that start the watch themselves.
+pub(crate) fn run_laps<'env, F, P>(
     config: &Config,
     items: u64,
     program: P,

@@ -3,13 +3,13 @@
 
 use std::io;
 
-use cellway::accel::{Cx, Lent};
+use cellway::accel::Lent;
 
 use crate::hw::{Mem, Pages, prefetch};
 use crate::irregular::Irregular;
 use crate::measure::{Sample, Version};
 use crate::permutation::Permutation;
-use crate::program::{Stopwatch, one_accelerator, run_timed};
+use crate::program::{one_accelerator, run_timed};
 
 /// The last steps stay in a cache line or two.
 const LINE_KEYS: usize = 8;
@@ -83,32 +83,26 @@ impl Search {
     }
 
     /// `branchless` with each load that may go to memory replaced by one that
-    /// waits its turn.
-    async fn branchless_in_turn(&self, cx: &Cx<'_>, query: u64) -> u64 {
-        let keys = Lent::new(&self.keys);
-        let (mut from, mut len) = (0, self.keys.len());
-        while len > 1 {
-            let half = len / 2;
-            let key = match Self::leaves_line(half) {
-                true => *cx.load(&keys, from + half).await,
-                false => self.keys[from + half],
-            };
-            let upper = key <= query;
-            from = std::hint::select_unpredictable(upper, from + half, from);
-            len -= half;
-        }
-        (from + usize::from(self.keys[from] <= query)) as u64
-    }
-
-    /// The serial loop, by any number of threads, each with its share of the queries.
+    /// waits its turn, by any number of threads, each with its share of the queries.
     fn threads(&self, threads: usize) -> anyhow::Result<Sample> {
+        let keys = Lent::new(&self.keys);
         run_timed(&one_accelerator(threads), self.searches(), |cx, at| async move {
-            let watch = Stopwatch::start();
             let mut sum = 0_u64;
             for &query in self.queries.iter().skip(at.index()).step_by(at.count()) {
-                sum = sum.wrapping_add(self.branchless_in_turn(&cx, query).await);
+                let (mut from, mut len) = (0, keys.items().len());
+                while len > 1 {
+                    let half = len / 2;
+                    let key = match Self::leaves_line(half) {
+                        true => *cx.load(&keys, from + half).await,
+                        false => keys.items()[from + half],
+                    };
+                    from = std::hint::select_unpredictable(key <= query, from + half, from);
+                    len -= half;
+                }
+                let found = from + usize::from(keys.items()[from] <= query);
+                sum = sum.wrapping_add(found as u64);
             }
-            Ok(watch.stop(sum))
+            Ok(sum)
         })
     }
 

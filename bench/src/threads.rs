@@ -14,7 +14,7 @@ use crate::hw::{LOAD_FENCE, Mem, Pages};
 use crate::listings::{Work, listing1};
 use crate::machine::Machine;
 use crate::measure::{Sample, Version, paired, paired_on_stretches};
-use crate::program::{Stopwatch, one_accelerator, run_timed};
+use crate::program::{Stopwatch, one_accelerator, run_laps, run_timed};
 use crate::table::{Cell, Table};
 
 const STACK_BYTES: usize = 64 << 10;
@@ -91,17 +91,16 @@ fn yields(args: &ThreadsArgs, machine: &Machine) -> anyhow::Result<Table> {
 
 fn yield_stackless(threads: usize, each: u64) -> anyhow::Result<Sample> {
     run_timed(&one_accelerator(threads), each * threads as u64, |cx, _| async move {
-        let watch = Stopwatch::start();
         for _ in 0..each {
             cx.yield_now().await;
         }
-        Ok(watch.stop(each))
+        Ok(each)
     })
 }
 
 fn yield_stackful(threads: usize, each: u64) -> anyhow::Result<Sample> {
     let config = Config { threads_max: threads + 1, ..one_accelerator(1) };
-    run_timed(&config, each * threads as u64, |cx, _| async move {
+    run_laps(&config, each * threads as u64, |cx, _| async move {
         let body = move |stack: &cellway::accel::StackCx<'_, '_>| {
             (0..each).for_each(|_| stack.yield_now());
             each
@@ -220,7 +219,6 @@ fn send_buffers(threads: usize, len_bytes: usize, each: u64) -> anyhow::Result<S
     let config = Config { accelerators: 2, ..one_accelerator(threads) };
     let mut sample = run_timed(&config, each * threads as u64, |cx, at| async move {
         let mut buf = cx.alloc(len_bytes)?;
-        let watch = Stopwatch::start();
         let mut sum = 0_u64;
         for number in 0..each {
             if at.accelerator == 0 {
@@ -231,7 +229,7 @@ fn send_buffers(threads: usize, len_bytes: usize, each: u64) -> anyhow::Result<S
                 sum += u64::from(buf[0]);
             }
         }
-        Ok(watch.stop(sum))
+        Ok(sum)
     })?;
     let wanted = threads as u64 * (0..each).map(|number| number & 0xff).sum::<u64>();
     anyhow::ensure!(sample.check == Some(wanted), "sent buffers arrived changed");
@@ -295,10 +293,8 @@ fn get_blocks(region: &Region<'_>, blocks: Blocks, accelerators: usize) -> anyho
     let config = Config { accelerators, waited: Waited::LoadFence, ..one_accelerator(1) };
     let chain = &Chain::default();
     let work = Work { region, blocks, align_bytes: 1 };
-    run_timed(&config, blocks.count / accelerators as u64, |cx, at| async move {
-        let watch = Stopwatch::start();
-        let sum = listing1::<false>(&cx, at, work, |block| chain.read::<0>(block)).await?;
-        Ok(watch.stop(sum))
+    run_timed(&config, blocks.count / accelerators as u64, |cx, at| {
+        listing1::<false>(cx, at, work, |block| chain.read::<0>(block))
     })
 }
 

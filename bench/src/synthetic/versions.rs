@@ -13,7 +13,7 @@ use crate::fio::{Fio, Reads};
 use crate::hw::Mem;
 use crate::listings::{Work, listing1, listing1_in_place, listing3, listing3_in_place};
 use crate::measure::{Sample, Version};
-use crate::program::{Stopwatch, one_accelerator, run_timed};
+use crate::program::{one_accelerator, run_timed};
 
 /// What the blocks lie in.
 pub(crate) enum Medium {
@@ -103,10 +103,8 @@ impl Case<'_> {
         self.medium.with_region(WRITE, |region| {
             let work = Work { region, blocks, align_bytes: self.medium.align_bytes() };
             let chain = self.chain;
-            run_timed(&self.config(threads, threads), bytes, |cx, at| async move {
-                let watch = Stopwatch::start();
-                let sum = listing1::<WRITE>(&cx, at, work, compute::<CYCLES, WRITE>(chain)).await?;
-                Ok(watch.stop(sum))
+            run_timed(&self.config(threads, threads), bytes, |cx, at| {
+                listing1::<WRITE>(cx, at, work, compute::<CYCLES, WRITE>(chain))
             })
         })
     }
@@ -117,10 +115,8 @@ impl Case<'_> {
         self.medium.with_region(WRITE, |region| {
             let work = Work { region, blocks, align_bytes: self.medium.align_bytes() };
             let chain = self.chain;
-            run_timed(&self.config(1, 2), bytes, |cx, _| async move {
-                let watch = Stopwatch::start();
-                let sum = listing3::<WRITE>(&cx, work, compute::<CYCLES, WRITE>(chain)).await?;
-                Ok(watch.stop(sum))
+            run_timed(&self.config(1, 2), bytes, |cx, _| {
+                listing3::<WRITE>(cx, work, compute::<CYCLES, WRITE>(chain))
             })
         })
     }
@@ -136,13 +132,13 @@ impl Case<'_> {
         let (memory, chain) = (&memory.borrow(), self.chain);
         let memory = Lent::new(&memory[..]);
         let compute = |block: &[u8]| chain.read::<CYCLES>(block);
-        run_timed(&self.config(threads.max(1), 1), bytes, |cx, at| async move {
-            let watch = Stopwatch::start();
-            let sum = match threads {
-                0 => listing3_in_place(&cx, memory, blocks, compute).await,
-                _ => listing1_in_place(&cx, at, memory, blocks, compute).await,
-            };
-            Ok(watch.stop(sum))
+        if threads == 0 {
+            return run_timed(&self.config(1, 1), bytes, |cx, _| {
+                listing3_in_place(cx, memory, blocks, compute)
+            });
+        }
+        run_timed(&self.config(threads, 1), bytes, |cx, at| {
+            listing1_in_place(cx, at, memory, blocks, compute)
         })
     }
 

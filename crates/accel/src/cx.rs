@@ -54,6 +54,18 @@ impl<'env> Core<'env> {
         }
     }
 
+    #[inline(always)]
+    pub(crate) fn start_get(
+        &self,
+        buf: Buf,
+        ea: Ea<'env>,
+        len: usize,
+        tag: Tag,
+        order: Order,
+    ) -> Transfer<'_, 'env> {
+        Transfer::new(self, self.transfers.get(buf, ea, len, tag, order), tag)
+    }
+
     pub(crate) fn wait_for_post(&self, cx: &Context<'_>, what: &'static str) {
         let waiter = self.sched.waiter(cx, what);
         self.post_waiters.add(waiter);
@@ -94,31 +106,18 @@ impl<'env> Cx<'env> {
     /// bytes. Unordered within its tag group but for barriers (MFC `get`).
     #[inline(always)]
     pub fn get(&self, buf: Buf, ea: Ea<'env>, len: usize, tag: Tag) -> Transfer<'_, 'env> {
-        self.start_get(buf, ea, len, tag, Order::Plain)
+        self.core.start_get(buf, ea, len, tag, Order::Plain)
     }
 
     /// A get after all earlier transfers of its tag (MFC `getf`).
     pub fn get_fenced(&self, buf: Buf, ea: Ea<'env>, len: usize, tag: Tag) -> Transfer<'_, 'env> {
-        self.start_get(buf, ea, len, tag, Order::Fenced)
+        self.core.start_get(buf, ea, len, tag, Order::Fenced)
     }
 
     /// A get after all earlier and before all later transfers of its tag (MFC `getb`).
     #[inline]
     pub fn get_barrier(&self, buf: Buf, ea: Ea<'env>, len: usize, tag: Tag) -> Transfer<'_, 'env> {
-        self.start_get(buf, ea, len, tag, Order::Barrier)
-    }
-
-    #[inline(always)]
-    pub(crate) fn start_get(
-        &self,
-        buf: Buf,
-        ea: Ea<'env>,
-        len: usize,
-        tag: Tag,
-        order: Order,
-    ) -> Transfer<'_, 'env> {
-        let started = self.core.transfers.get(buf, ea, len, tag, order, self.core.sched.current());
-        Transfer::new(self, started, tag)
+        self.core.start_get(buf, ea, len, tag, Order::Barrier)
     }
 
     /// Starts to put the buffer's view to `ea` (MFC `put`).
@@ -139,17 +138,17 @@ impl<'env> Cx<'env> {
 
     #[inline(always)]
     fn start_put(&self, buf: Buf, ea: Ea<'env>, tag: Tag, order: Order) -> Transfer<'_, 'env> {
-        Transfer::new(self, self.core.transfers.put(buf, ea, tag, order), tag)
+        Transfer::new(&self.core, self.core.transfers.put(buf, ea, tag, order), tag)
     }
 
     /// Gathers stretches from several places back to back into `buf` (MFC `getl`).
     pub fn get_list(&self, buf: Buf, list: &[(Ea<'env>, usize)], tag: Tag) -> Transfer<'_, 'env> {
-        Transfer::new(self, self.core.transfers.list(buf, list, tag, Direction::Get), tag)
+        Transfer::new(&self.core, self.core.transfers.list(buf, list, tag, Direction::Get), tag)
     }
 
     /// Scatters the buffer's view to several places (MFC `putl`).
     pub fn put_list(&self, buf: Buf, list: &[(Ea<'env>, usize)], tag: Tag) -> Transfer<'_, 'env> {
-        Transfer::new(self, self.core.transfers.list(buf, list, tag, Direction::Put), tag)
+        Transfer::new(&self.core, self.core.transfers.list(buf, list, tag, Direction::Put), tag)
     }
 
     /// Waits until all transfers of `tag` that were started are done

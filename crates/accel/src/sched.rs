@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use pin_project_lite::pin_project;
+
 use crate::machine::{Post, lock};
 
 /// More threads than the accelerator's limit.
@@ -27,13 +29,15 @@ pub struct SpawnError {
 
 type Body<'env> = dyn Future<Output = ()> + 'env;
 
+#[repr(C)]
 struct Slot<'env> {
+    /// First, so that its address is the slot's: `is_own` compares them.
+    waker: Waker,
     /// From `Box::into_raw`; `None` when the slot is free.
     body: Option<NonNull<Body<'env>>>,
     /// Neighbours in the ring; dangling while not in it.
     next: SlotPtr<'env>,
     prev: SlotPtr<'env>,
-    waker: Waker,
     bell: Arc<Bell>,
     number: u32,
     in_ring: bool,
@@ -63,11 +67,14 @@ impl Wake for Bell {
     }
 }
 
-/// A thread's body that leaves its result somewhere. A future of its own,
-/// because an async block around `body` would add a step to each of its turns.
-pub(crate) struct Leaves<F, L> {
-    body: F,
-    leave: Option<L>,
+pin_project! {
+    /// A thread's body that leaves its result somewhere. A future of its own,
+    /// because an async block around `body` would add a step to each of its turns.
+    pub(crate) struct Leaves<F, L> {
+        #[pin]
+        body: F,
+        leave: Option<L>,
+    }
 }
 
 impl<F, L> Leaves<F, L> {
@@ -81,16 +88,17 @@ impl<F: Future, L: FnOnce(F::Output)> Future for Leaves<F, L> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        // SAFETY: `body` is never moved out of the pinned value, which has no
-        // `Drop` and is `Unpin` only if `body` is; `leave` is not pinned.
-        let (body, leave) = unsafe {
-            let this = self.get_unchecked_mut();
-            (Pin::new_unchecked(&mut this.body), &mut this.leave)
-        };
-        let Poll::Ready(result) = body.poll(cx) else { return Poll::Pending };
-        if let Some(leave) = leave.take() {
-            leave(result);
+        /// Apart, so that turns save no registers for it.
+        #[cold]
+        #[inline(never)]
+        fn end<T, L: FnOnce(T)>(leave: &mut Option<L>, result: T) {
+            if let Some(leave) = leave.take() {
+                leave(result);
+            }
         }
+        let this = self.project();
+        let Poll::Ready(result) = this.body.poll(cx) else { return Poll::Pending };
+        end(this.leave, result);
         Poll::Ready(())
     }
 }
@@ -216,7 +224,7 @@ impl<'env> Scheduler<'env> {
         let waker = Waker::from(bell.clone());
         let (next, prev) = (NonNull::dangling(), NonNull::dangling());
         let slot =
-            Slot { body: None, next, prev, waker, bell, number, in_ring: false, waits_for: "" };
+            Slot { waker, body: None, next, prev, bell, number, in_ring: false, waits_for: "" };
         self.slots.borrow_mut().push(NonNull::from(Box::leak(Box::new(slot))));
         number
     }
@@ -281,7 +289,7 @@ impl<'env> Scheduler<'env> {
             // never while it is polled. A box's content is pinned. The waker is
             // not changed while shared.
             let polled = unsafe {
-                let Some(mut body) = (*slot.as_ptr()).body else { return };
+                let mut body = (*slot.as_ptr()).body.unwrap_unchecked();
                 Pin::new_unchecked(body.as_mut())
                     .poll(&mut Context::from_waker(&(*slot.as_ptr()).waker))
             };
@@ -370,17 +378,20 @@ impl<'env> Scheduler<'env> {
     #[inline(always)]
     fn is_own(&self, cx: &Context<'_>) -> bool {
         // Only an address: outside any turn there may be no slot at all.
-        let slot = self.cursor.get().as_ptr().cast_const();
-        let own = slot.wrapping_byte_add(std::mem::offset_of!(Slot<'env>, waker));
-        std::ptr::eq(cx.waker(), own.cast::<Waker>())
+        std::ptr::eq(cx.waker(), self.cursor.get().as_ptr().cast_const().cast::<Waker>())
     }
 
     /// Marks the current thread as waiting for its turn only.
     #[inline(always)]
     pub(crate) fn wait_turn(&self, cx: &Context<'_>) {
+        #[cold]
+        #[inline(never)]
+        fn wake(cx: &Context<'_>) {
+            cx.waker().wake_by_ref();
+        }
         self.turn.set(true);
         if !self.is_own(cx) {
-            cx.waker().wake_by_ref();
+            wake(cx);
         }
     }
 

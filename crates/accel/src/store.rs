@@ -63,7 +63,15 @@ impl LocalStore {
         let range = space.take(len_bytes, align)?;
         let start = self.inner.arena.at(range.start);
         let store = self.inner.clone();
-        let inner = BufInner { start, view_start: 0, view_len: len_bytes, slot: range, store };
+        let inner = BufInner {
+            start,
+            view_start: 0,
+            view_len: len_bytes,
+            capacity_bytes: range.end - range.start,
+            got_until: std::ptr::null(),
+            slot_start: range.start,
+            store,
+        };
         Ok(Buf { inner: Box::new(inner) })
     }
 
@@ -95,15 +103,19 @@ struct BufInner {
     start: NonNull<u8>,
     view_start: usize,
     view_len: usize,
-    slot: Range<usize>,
+    capacity_bytes: usize,
+    /// Where in main memory the last get into this buffer ended; never read from.
+    got_until: *const u8,
+    slot_start: usize,
     store: Rc<Inner>,
 }
 
 impl Buf {
     /// Bytes the slot holds, whatever the view.
     #[must_use]
+    #[inline]
     pub fn capacity_bytes(&self) -> usize {
-        self.inner.slot.end - self.inner.slot.start
+        self.inner.capacity_bytes
     }
 
     /// Where the view lies in the slot.
@@ -125,6 +137,16 @@ impl Buf {
         );
         self.inner.view_start = range.start;
         self.inner.view_len = range.end - range.start;
+    }
+
+    /// Remembers where a get from main memory ends; where the last one did.
+    #[inline(always)]
+    pub(crate) fn replace_got_until(&mut self, end: *const u8) -> *const u8 {
+        std::mem::replace(&mut self.inner.got_until, end)
+    }
+
+    fn slot(&self) -> Range<usize> {
+        self.inner.slot_start..self.inner.slot_start + self.inner.capacity_bytes
     }
 
     /// The slot's first byte, which transfers count from.
@@ -170,13 +192,13 @@ impl DerefMut for Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        self.inner.store.space.borrow_mut().give(self.inner.slot.clone());
+        self.inner.store.space.borrow_mut().give(self.slot());
     }
 }
 
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buf").field("slot", &self.inner.slot).field("view", &self.view()).finish()
+        f.debug_struct("Buf").field("slot", &self.slot()).field("view", &self.view()).finish()
     }
 }
 

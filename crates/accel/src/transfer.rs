@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::cx::{Core, Cx};
+use crate::cx::Core;
 use crate::engine::memory::Prefetched;
 use crate::fault::{TransferError, TransferResult};
 use crate::queue::{OpId, Order, Tag};
@@ -19,7 +19,7 @@ use crate::transfers::Started;
 pub struct Transfer<'c, 'env> {
     // Single fields rather than an enum with payloads, which would be moved
     // as a whole at every turn.
-    cx: &'c Cx<'env>,
+    core: &'c Core<'env>,
     // Dropped by hand, because every await ends in a drop of nothing.
     buf: ManuallyDrop<Option<Buf>>,
     error: ManuallyDrop<Option<Box<TransferError>>>,
@@ -44,7 +44,7 @@ enum Phase {
 
 impl<'c, 'env> Transfer<'c, 'env> {
     #[inline(always)]
-    pub(crate) fn new(cx: &'c Cx<'env>, started: Started, tag: Tag) -> Self {
+    pub(crate) fn new(core: &'c Core<'env>, started: Started, tag: Tag) -> Self {
         let (buf, error, number, phase) = match started {
             Started::Over(Ok(buf)) => (Some(buf), None, 0, Phase::Over),
             Started::Over(Err(error)) => (None, Some(error), 0, Phase::Over),
@@ -52,7 +52,7 @@ impl<'c, 'env> Transfer<'c, 'env> {
             Started::Flies(op) => (None, None, op.0, Phase::Flies),
         };
         let (buf, error) = (ManuallyDrop::new(buf), ManuallyDrop::new(error));
-        Self { cx, buf, error, number, phase, tag }
+        Self { core, buf, error, number, phase, tag }
     }
 
     /// Gets `len` bytes at `ea` into the same buffer right after this
@@ -60,7 +60,7 @@ impl<'c, 'env> Transfer<'c, 'env> {
     /// If this one fails, the get does not happen.
     #[inline]
     pub fn then_get(mut self, ea: Ea<'env>, len: usize) -> Self {
-        let transfers = &self.cx.core.transfers;
+        let transfers = &self.core.transfers;
         match self.phase {
             Phase::Taken => return self,
             Phase::Over => {}
@@ -79,7 +79,7 @@ impl<'c, 'env> Transfer<'c, 'env> {
         }
         self.phase = Phase::Over;
         match self.buf.take() {
-            Some(buf) => self.cx.start_get(buf, ea, len, self.tag, Order::Plain),
+            Some(buf) => self.core.start_get(buf, ea, len, self.tag, Order::Plain),
             None => self,
         }
     }
@@ -88,10 +88,36 @@ impl<'c, 'env> Transfer<'c, 'env> {
     #[inline(always)]
     fn result(&mut self) -> Poll<TransferResult> {
         self.phase = Phase::Taken;
-        match (self.buf.take(), self.error.take()) {
-            (Some(buf), _) => Poll::Ready(Ok(buf)),
-            (None, Some(error)) => Poll::Ready(Err(error)),
-            (None, None) => Poll::Pending,
+        match self.buf.take() {
+            Some(buf) => Poll::Ready(Ok(buf)),
+            None => self.error.take().map_or(Poll::Pending, |error| Poll::Ready(Err(error))),
+        }
+    }
+
+    /// A transfer that the queue carries out, or that gives way to others.
+    #[cold]
+    #[inline(never)]
+    fn poll_queued(&mut self, cx: &Context<'_>) -> Poll<TransferResult> {
+        let core = self.core;
+        match self.phase {
+            Phase::Flies => {
+                match core.transfers.take(OpId(self.number)) {
+                    Some(Ok(buf)) => *self.buf = Some(buf),
+                    Some(Err(error)) => *self.error = Some(error),
+                    None => {
+                        core.transfers.tell(&core.sched);
+                        core.transfers
+                            .set_waiter(OpId(self.number), core.sched.waiter(cx, "a transfer"));
+                        return Poll::Pending;
+                    }
+                }
+                self.result()
+            }
+            Phase::Taken => Poll::Pending,
+            Phase::Over | Phase::Prefetched | Phase::Ripe => {
+                core.sched.wait_turn(cx);
+                Poll::Pending
+            }
         }
     }
 }
@@ -99,37 +125,24 @@ impl<'c, 'env> Transfer<'c, 'env> {
 impl Future for Transfer<'_, '_> {
     type Output = TransferResult;
 
+    // The frequent cases by themselves: each costs only its own test.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TransferResult> {
         let this = &mut *self;
-        let core = &*this.cx.core;
-        match this.phase {
-            Phase::Prefetched => {
-                this.phase = Phase::Ripe;
-                core.sched.wait_turn(cx);
-            }
-            Phase::Ripe => {
-                core.transfers.land(Prefetched(this.number));
-                return this.result();
-            }
-            Phase::Over if core.transfers.may_go_on() => return this.result(),
-            Phase::Over => core.sched.wait_turn(cx),
-            Phase::Flies => {
-                match core.transfers.take(OpId(this.number)) {
-                    Some(Ok(buf)) => *this.buf = Some(buf),
-                    Some(Err(error)) => *this.error = Some(error),
-                    None => {
-                        core.transfers.tell(&core.sched);
-                        core.transfers
-                            .set_waiter(OpId(this.number), core.sched.waiter(cx, "a transfer"));
-                        return Poll::Pending;
-                    }
-                }
-                return this.result();
-            }
-            Phase::Taken => {}
+        let core = this.core;
+        if this.phase == Phase::Ripe {
+            core.transfers.land(Prefetched(this.number));
+            return this.result();
         }
-        Poll::Pending
+        if this.phase == Phase::Prefetched {
+            this.phase = Phase::Ripe;
+            core.sched.wait_turn(cx);
+            return Poll::Pending;
+        }
+        if this.phase == Phase::Over && core.transfers.may_go_on() {
+            return this.result();
+        }
+        this.poll_queued(cx)
     }
 }
 
@@ -137,7 +150,7 @@ impl Transfer<'_, '_> {
     /// The end of a transfer whose result nobody took.
     #[cold]
     fn abandon(&mut self) {
-        let transfers = &self.cx.core.transfers;
+        let transfers = &self.core.transfers;
         match self.phase {
             Phase::Flies => transfers.detach(OpId(self.number)),
             Phase::Prefetched | Phase::Ripe => transfers.withdraw(Prefetched(self.number)),

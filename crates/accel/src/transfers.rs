@@ -96,7 +96,6 @@ impl<'env> Transfers<'env> {
         len: usize,
         tag: Tag,
         order: Order,
-        thread: u32,
     ) -> Started {
         let Kind::Memory { start, writable } = ea.region.kind else {
             return self.get_slow(buf, ea, len, tag, order);
@@ -112,7 +111,7 @@ impl<'env> Transfers<'env> {
         // is lent for 'env; the buffer goes to the `Transfer`, which withdraws
         // the copy when it is dropped, and leaks the buffer when it is leaked.
         unsafe {
-            if self.memory.goes_straight(region_bytes, copy, thread) {
+            if self.memory.goes_straight(region_bytes, copy, &mut buf) {
                 self.memory.carry_out(copy);
                 return Started::Over(Ok(buf));
             }
@@ -126,6 +125,14 @@ impl<'env> Transfers<'env> {
     /// Whether a memory transfer may be carried out this moment.
     #[inline(always)]
     fn starts_now(&self, tag: Tag, order: Order) -> bool {
+        // Without a queue only the memory engine's own table limits the depth.
+        let free = order == Order::Plain && !self.memory.has_barriers() && self.queue().is_quiet();
+        free || self.may_start(tag, order)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn may_start(&self, tag: Tag, order: Order) -> bool {
         if order != Order::Plain || self.memory.has_barriers() {
             self.memory.settle(tag);
         }

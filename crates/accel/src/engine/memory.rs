@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::ptr;
 
 use crate::queue::Tag;
+use crate::store::Buf;
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
@@ -75,8 +76,7 @@ fn wait_for_loads() {
 /// 2. The ranges do not overlap, and nobody writes either meanwhile.
 #[inline(always)]
 unsafe fn copy_quiet(source: *const u8, target: *mut u8, len: usize) {
-    type Chunk = [u8; 16];
-    const CHUNK: usize = size_of::<Chunk>();
+    const CHUNK: usize = 16;
     // SAFETY: the caller's conditions are those of the copy; the chunks below
     // may overlap each other, and lie in the ranges.
     unsafe {
@@ -84,16 +84,13 @@ unsafe fn copy_quiet(source: *const u8, target: *mut u8, len: usize) {
             return ptr::copy_nonoverlapping(source, target, len);
         }
         // Short blocks without a call: two or four chunks, from both ends.
-        let at = |offset: usize| source.add(offset).cast::<Chunk>().read_unaligned();
-        let put = |offset: usize, chunk| target.add(offset).cast::<Chunk>().write_unaligned(chunk);
-        let (first, last) = (at(0), at(len - CHUNK));
+        let chunk = |at: usize| ptr::copy_nonoverlapping(source.add(at), target.add(at), CHUNK);
+        chunk(0);
         if len > 2 * CHUNK {
-            let (second, third) = (at(CHUNK), at(len - 2 * CHUNK));
-            put(CHUNK, second);
-            put(len - 2 * CHUNK, third);
+            chunk(CHUNK);
+            chunk(len - 2 * CHUNK);
         }
-        put(0, first);
-        put(len - CHUNK, last);
+        chunk(len - CHUNK);
     }
 }
 
@@ -227,9 +224,6 @@ pub enum Waited {
 /// A block this long occupies the processor's own prefetchers by itself.
 const STRAIGHT_FROM_BYTES: usize = 4096;
 
-/// Threads whose last address is remembered to recognize sequential access.
-const STREAMS: usize = 64;
-
 /// A copy into a local store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
@@ -266,7 +260,6 @@ pub(crate) struct MemoryEngine {
     /// Memory up to this length is read without a prefetch.
     near_bytes: u64,
     last_end: Cell<*const u8>,
-    stream_end: [Cell<*const u8>; STREAMS],
     entries: Box<[Entry]>,
     free: Cell<u32>,
     in_flight: Cell<usize>,
@@ -298,7 +291,6 @@ impl MemoryEngine {
             waited,
             near_bytes,
             last_end: Cell::new(ptr::null()),
-            stream_end: [const { Cell::new(ptr::null()) }; STREAMS],
             entries: (0..depth).map(entry).collect(),
             free: Cell::new(0),
             in_flight: Cell::new(0),
@@ -313,9 +305,10 @@ impl MemoryEngine {
         len_bytes <= self.near_bytes
     }
 
-    /// Whether a copy should be made at once. Also learns the pattern.
+    /// Whether a copy should be made at once: near, long, or sequential, that
+    /// is, where the last get of all or the last into this buffer ended.
     #[inline(always)]
-    pub(crate) fn goes_straight(&self, region_bytes: u64, copy: Copy, thread: u32) -> bool {
+    pub(crate) fn goes_straight(&self, region_bytes: u64, copy: Copy, buf: &mut Buf) -> bool {
         if region_bytes <= self.near_bytes {
             return true;
         }
@@ -325,10 +318,9 @@ impl MemoryEngine {
         if copy.len >= STRAIGHT_FROM_BYTES {
             return true;
         }
-        let stream = &self.stream_end[thread as usize % STREAMS];
         let end = copy.source.wrapping_add(copy.len);
-        let sequential = self.last_end.replace(end) == copy.source;
-        stream.replace(end) == copy.source || sequential
+        let known = self.last_end.replace(end) == copy.source;
+        buf.replace_got_until(end) == copy.source || known
     }
 
     #[inline(always)]
@@ -427,14 +419,20 @@ impl MemoryEngine {
     /// Makes the copy, unless an ordered transfer had it made before.
     #[inline(always)]
     pub(crate) fn land(&self, prefetched: Prefetched) {
-        self.end(&self.entries[prefetched.0 as usize], true);
-        self.release(prefetched);
+        self.release(prefetched, true);
     }
 
     /// Forgets the copy.
     pub(crate) fn withdraw(&self, prefetched: Prefetched) {
-        self.end(&self.entries[prefetched.0 as usize], false);
-        self.release(prefetched);
+        self.release(prefetched, false);
+    }
+
+    #[inline(always)]
+    fn release(&self, prefetched: Prefetched, copied: bool) {
+        // The number came from `begin`.
+        let Some(entry) = self.entries.get(prefetched.0 as usize) else { return };
+        self.end(entry, copied);
+        entry.next_free.set(self.free.replace(prefetched.0));
     }
 
     #[inline(always)]
@@ -453,12 +451,6 @@ impl MemoryEngine {
             // that the copy is landed, withdrawn or settled.
             unsafe { self.carry_out(Copy { source, target, len, racing }) };
         }
-    }
-
-    #[inline(always)]
-    fn release(&self, prefetched: Prefetched) {
-        self.entries[prefetched.0 as usize].next_free.set(self.free.get());
-        self.free.set(prefetched.0);
     }
 
     /// Makes every copy of `tag` now, so that an ordered transfer may follow.
