@@ -139,6 +139,16 @@ impl Buf {
         self.inner.view_len = range.end - range.start;
     }
 
+    /// Moves the view to the slot's first `len` bytes.
+    ///
+    /// # Safety
+    /// `len` is at most the capacity.
+    #[inline(always)]
+    pub(crate) unsafe fn set_view_len(&mut self, len: usize) {
+        debug_assert!(len <= self.inner.capacity_bytes);
+        (self.inner.view_start, self.inner.view_len) = (0, len);
+    }
+
     /// Remembers where a get from main memory ends; where the last one did.
     #[inline(always)]
     pub(crate) fn replace_got_until(&mut self, end: *const u8) -> *const u8 {

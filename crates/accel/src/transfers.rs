@@ -103,7 +103,8 @@ impl<'env> Transfers<'env> {
         if !ea.holds(len) || len > buf.capacity_bytes() || !self.starts_now(tag, order) {
             return self.get_slow(buf, ea, len, tag, order);
         }
-        buf.set_view(0..len);
+        // SAFETY: the capacity was checked.
+        unsafe { buf.set_view_len(len) };
         let source = start.cast_const().wrapping_add(ea.offset as usize);
         let copy = Copy { source, target: buf.start().as_ptr(), len, racing: writable };
         let region_bytes = ea.region.len_bytes();
