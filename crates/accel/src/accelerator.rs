@@ -385,7 +385,8 @@ where
         let mut os_threads = Vec::with_capacity(count);
         let mut failed_start = None;
         for number in 0..count {
-            let core = cores.get(number).copied().filter(|_| pin);
+            // From the last core on: the first one does the system's housekeeping.
+            let core = cores.iter().rev().nth(number).copied().filter(|_| pin);
             let who = Member::Accelerator(number);
             let leaver = Leaver { machine: machine.clone(), who, fine: false };
             let body = move || run_one(config, program, leaver, number, count, core);

@@ -196,7 +196,11 @@ unsafe impl Engine for Uring {
         self.flying_count += 1;
         if let Err(error) = self.push(&entry) {
             self.refused.push((index as u32, error));
+            return;
         }
+        // At once: the device works while the other threads have their turns.
+        // What it does not take now, or why, comes up at the next `enter`.
+        let _ = self.ring.submit();
     }
 
     fn reap(&mut self, wait: Wait, done: Done<'_>) -> io::Result<()> {
