@@ -26,16 +26,30 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
+/// The same, into the second-level cache: where many lines are under way, the
+/// first level has too few buffers for misses, and evicts what came early.
+#[inline(always)]
+fn prefetch_near(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `prefetch`.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// Asks for all lines of a range.
 #[inline(always)]
 fn prefetch_range(start: *const u8, len: usize) {
-    let mut at = start;
     let end = start.wrapping_add(len);
-    loop {
-        prefetch(at);
-        at = at.wrapping_add(LINE_BYTES);
-        if at >= end {
-            break;
+    if len <= LINE_BYTES {
+        prefetch(start);
+    } else {
+        let mut at = start;
+        while at < end {
+            prefetch_near(at);
+            at = at.wrapping_add(LINE_BYTES);
         }
     }
     // The end may lie one line further when the start is not aligned.
