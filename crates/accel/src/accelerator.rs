@@ -1,8 +1,11 @@
 //! One accelerator as an object that can be stepped, and runs over many.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
+use std::marker::PhantomData;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::{cell::RefCell, fmt};
 
@@ -12,7 +15,7 @@ use crate::engine::{self, EngineChoice, EngineError, Faults, Wait};
 use crate::machine::{Machine, Member, Post, Sleep, lock};
 use crate::sched::{Leaves, Scheduler, SpawnError};
 use crate::store::LocalStore;
-use crate::topology::Topology;
+use crate::topology::{self, Topology};
 use crate::transfers::Transfers;
 
 /// How accelerators are set up. Change single fields of the default.
@@ -100,7 +103,9 @@ pub enum RunError {
     /// More threads than the limit.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    /// Every thread waits for another.
+    /// Every thread waits for another. Seen where all wait for what is this
+    /// run's own: a thread whose waker somebody else holds (a foreign
+    /// combinator or channel) may be woken from outside, so its run waits on.
     #[error("deadlock: every thread waits and nothing is left to wake one: {0}")]
     Deadlock(Waits),
     /// Waiting for the engine failed.
@@ -236,6 +241,7 @@ impl<'env> Accelerator<'env> {
     /// # Errors
     /// A deadlock, a failed engine, or the failure of another accelerator of the run.
     pub fn run_to_end(&mut self) -> Result<(), RunError> {
+        self.core.machine.forget_deadlock_of_one();
         loop {
             // With nobody to run, `wait` submits and reaps by one call.
             self.look_around(self.core.sched.runnable() > 0)?;
@@ -299,7 +305,7 @@ impl Drop for Accelerator<'_> {
     fn drop(&mut self) {
         // First the threads, whose transfers become detached, then the
         // device; only then may buffers and the store go.
-        self.core.sched.clear();
+        self.core.sched.close();
         self.core.transfers.stop();
     }
 }
@@ -379,14 +385,16 @@ where
 {
     let count = config.accelerators.max(1);
     let machine = Arc::new(Machine::new(count, host.is_some(), config.mailbox_entries));
-    let cores = &topology().cores_allowed;
-    let pin = config.pin && count <= cores.len();
+    // Read now: the mask may have been narrowed since the topology was read.
+    let cores = topology::affinity_mask().unwrap_or_default();
+    let pinned = Pinned::of(if config.pin { count } else { 0 });
+    let pin = config.pin && pinned.before + count <= cores.len();
     std::thread::scope(|scope| {
         let mut os_threads = Vec::with_capacity(count);
         let mut failed_start = None;
         for number in 0..count {
             // From the last core on: the first one does the system's housekeeping.
-            let core = cores.iter().rev().nth(number).copied().filter(|_| pin);
+            let core = cores.iter().rev().nth(pinned.before + number).copied().filter(|_| pin);
             let who = Member::Accelerator(number);
             let leaver = Leaver { machine: machine.clone(), who, fine: false };
             let body = move || run_one(config, program, leaver, number, count, core);
@@ -402,7 +410,7 @@ where
         }
         let answer = host.map(|host| {
             let _leaver = Leaver { machine: machine.clone(), who: Member::Host, fine: true };
-            host(&Host { machine: &machine })
+            host(&Host { machine: &machine, one_thread: PhantomData })
         });
         let ends: Vec<_> =
             os_threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
@@ -411,6 +419,28 @@ where
             None => gather(ends).map(|results| (results, answer)),
         }
     })
+}
+
+/// Accelerators of this process that want a core, so that runs side by side
+/// take different ones, and none when there are not enough.
+static CORES_WANTED: AtomicUsize = AtomicUsize::new(0);
+
+/// A run's share of [`CORES_WANTED`].
+struct Pinned {
+    before: usize,
+    count: usize,
+}
+
+impl Pinned {
+    fn of(count: usize) -> Self {
+        Self { before: CORES_WANTED.fetch_add(count, Relaxed), count }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        CORES_WANTED.fetch_sub(self.count, Relaxed);
+    }
 }
 
 /// Leaves the machine at the end of scope, and calls the run off on failure.
@@ -487,9 +517,11 @@ fn gather<T>(ends: Vec<Joined<T>>) -> Result<Vec<T>, RunError> {
     failure.map_or(Ok(results), Err)
 }
 
-/// The host's side of a run's mailboxes and signals.
+/// The host's side of a run's mailboxes and signals. It stays on its OS
+/// thread: a deadlock is seen by counting who waits, and the host counts once.
 pub struct Host<'m> {
     machine: &'m Machine,
+    one_thread: PhantomData<Cell<()>>,
 }
 
 /// The run ended, failed or deadlocked before the accelerator answered.

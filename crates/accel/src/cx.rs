@@ -63,7 +63,7 @@ impl<'env> Core<'env> {
         tag: Tag,
         order: Order,
     ) -> Transfer<'_, 'env> {
-        Transfer::new(self, self.transfers.get(buf, ea, len, tag, order), tag)
+        Transfer::new(self, self.transfers.get(buf, ea, len, tag, order), tag, order)
     }
 
     pub(crate) fn wait_for_post(&self, cx: &Context<'_>, what: &'static str) {
@@ -138,17 +138,28 @@ impl<'env> Cx<'env> {
 
     #[inline(always)]
     fn start_put(&self, buf: Buf, ea: Ea<'env>, tag: Tag, order: Order) -> Transfer<'_, 'env> {
-        Transfer::new(&self.core, self.core.transfers.put(buf, ea, tag, order), tag)
+        Transfer::new(&self.core, self.core.transfers.put(buf, ea, tag, order), tag, order)
     }
 
     /// Gathers stretches from several places back to back into `buf` (MFC `getl`).
     pub fn get_list(&self, buf: Buf, list: &[(Ea<'env>, usize)], tag: Tag) -> Transfer<'_, 'env> {
-        Transfer::new(&self.core, self.core.transfers.list(buf, list, tag, Direction::Get), tag)
+        self.start_list(buf, list, tag, Direction::Get)
     }
 
     /// Scatters the buffer's view to several places (MFC `putl`).
     pub fn put_list(&self, buf: Buf, list: &[(Ea<'env>, usize)], tag: Tag) -> Transfer<'_, 'env> {
-        Transfer::new(&self.core, self.core.transfers.list(buf, list, tag, Direction::Put), tag)
+        self.start_list(buf, list, tag, Direction::Put)
+    }
+
+    fn start_list(
+        &self,
+        buf: Buf,
+        list: &[(Ea<'env>, usize)],
+        tag: Tag,
+        direction: Direction,
+    ) -> Transfer<'_, 'env> {
+        let started = self.core.transfers.list(buf, list, tag, direction);
+        Transfer::new(&self.core, started, tag, Order::Plain)
     }
 
     /// Waits until all transfers of `tag` that were started are done
@@ -194,7 +205,8 @@ impl<'env> Cx<'env> {
     fn load_in_place<'t, T: ?Sized>(&self, item: &'t T, of_bytes: u64) -> Load<'_, 'env, 't, T> {
         let memory = self.core.transfers.memory();
         let item = memory.after_arrival(item);
-        let near = memory.is_near(of_bytes);
+        // Every so often a thread gives way all the same, as after straight gets.
+        let near = memory.is_near(of_bytes) && self.core.transfers.may_go_on();
         if !near {
             memory::prefetch_item(item);
         }

@@ -148,6 +148,15 @@ impl Machine {
         if census.deadlock { Sleep::Deadlock } else { Sleep::Allowed }
     }
 
+    /// An accelerator of its own may be run again after a deadlock, when its
+    /// caller has done something about it.
+    pub(crate) fn forget_deadlock_of_one(&self) {
+        let mut census = lock(&self.census);
+        if self.posts.len() == 1 && !census.with_host {
+            census.deadlock = false;
+        }
+    }
+
     /// Declares a deadlock if all wait, nobody outside can wake, and no news is under way.
     fn judge(&self, census: &mut Census) {
         let stuck = census.live > 0

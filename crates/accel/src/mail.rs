@@ -60,7 +60,7 @@ impl Cx<'_> {
             number,
             start: std::ptr::NonNull::from(&buf[..]).cast(),
             len: buf.len(),
-            arena: buf.arena().clone(),
+            _arena: buf.arena().clone(),
             taken: taken.clone(),
         };
         lock(&post.parcels).push_back(parcel);

@@ -37,6 +37,25 @@ pub struct BufOnAnotherThread;
 /// ```
 pub struct CxOnAnotherThread;
 
+/// The host is one thread of those that are counted to see a deadlock.
+///
+/// ```
+/// use cellway_accel::{Config, run_with_host};
+/// run_with_host(&Config::default(), |_, _| async {}, |host| {
+///     std::thread::scope(|scope| drop(scope.spawn(|| ())));
+///     host.signal(0, 1);
+/// })?;
+/// # Ok::<_, cellway_accel::RunError>(())
+/// ```
+/// ```compile_fail,E0277
+/// use cellway_accel::{Config, run_with_host};
+/// run_with_host(&Config::default(), |_, _| async {}, |host| {
+///     std::thread::scope(|scope| drop(scope.spawn(|| host.signal(0, 1))));
+/// })?;
+/// # Ok::<_, cellway_accel::RunError>(())
+/// ```
+pub struct HostOnAnotherThread;
+
 /// A region is lent for the whole run, not for the life of one thread, which
 /// may end before its transfers.
 ///

@@ -163,6 +163,8 @@ pub(crate) struct Scheduler<'env> {
     runnable: Cell<usize>,
     live: Cell<usize>,
     threads_max: usize,
+    /// No thread may start any more.
+    closed: Cell<bool>,
     /// Set by whoever returned `Pending` only to wait for its turn.
     turn: Cell<bool>,
 }
@@ -177,6 +179,7 @@ impl<'env> Scheduler<'env> {
             runnable: Cell::new(0),
             live: Cell::new(0),
             threads_max,
+            closed: Cell::new(false),
             turn: Cell::new(false),
         }
     }
@@ -189,7 +192,8 @@ impl<'env> Scheduler<'env> {
         self.live.get()
     }
 
-    /// Number of the thread that has its turn; 0 outside any turn.
+    /// Number of the thread that has its turn; outside any turn, of the next
+    /// one that will, or 0.
     #[inline(always)]
     pub(crate) fn current(&self) -> u32 {
         if self.runnable.get() == 0 {
@@ -201,7 +205,7 @@ impl<'env> Scheduler<'env> {
 
     /// Adds a thread at the end of the ring.
     pub(crate) fn spawn(&self, body: Box<Body<'env>>) -> Result<u32, SpawnError> {
-        if self.live.get() >= self.threads_max {
+        if self.live.get() >= self.threads_max || self.closed.get() {
             return Err(SpawnError { threads_max: self.threads_max });
         }
         let reused = self.free.borrow_mut().pop();
@@ -285,7 +289,7 @@ impl<'env> Scheduler<'env> {
             self.cursor.set(slot);
             self.turn.set(false);
             // SAFETY: in a ring that is not empty the cursor is a slot in it, so
-            // it has a body: a leaked box that only `finish` and `clear` free,
+            // it has a body: a leaked box that only `finish` frees,
             // never while it is polled. A box's content is pinned. The waker is
             // not changed while shared.
             let polled = unsafe {
@@ -334,8 +338,11 @@ impl<'env> Scheduler<'env> {
         self.free.borrow_mut().push(number);
     }
 
-    /// Drops all threads, for the end of a run that failed.
-    pub(crate) fn clear(&self) {
+    /// Drops all threads, for the end of a run that failed. What they do as
+    /// they go, and handles that outlive them, can start no others: those would
+    /// hold what holds them.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
         let mut number = 0;
         while let Some(slot) = self.slot(number) {
             // SAFETY: slots live as long as their scheduler.
@@ -434,7 +441,7 @@ impl<'env> Scheduler<'env> {
 
 impl Drop for Scheduler<'_> {
     fn drop(&mut self) {
-        self.clear();
+        self.close();
         for slot in self.slots.take() {
             // SAFETY: leaked by `new_slot`, freed once, and nothing runs any more.
             drop(unsafe { Box::from_raw(slot.as_ptr()) });

@@ -102,8 +102,8 @@ impl<'env> StackCx<'_, 'env> {
     pub fn wait<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         loop {
-            // SAFETY: the waker of the poll that resumed this stack; it is
-            // borrowed by that poll, which does not return before we suspend.
+            // SAFETY: the waker of this thread's slot, which lives as long as
+            // the scheduler: the scheduler polls a stack with no other.
             let waker = unsafe { &*self.waker.get().0 };
             match future.as_mut().poll(&mut Context::from_waker(waker)) {
                 Poll::Ready(output) => return output,

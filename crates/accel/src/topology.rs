@@ -81,7 +81,7 @@ impl Topology {
 
 /// The calling thread's affinity mask; `None` where the kernel refuses, as it
 /// does on a machine with more cores than the fixed-size mask has bits.
-fn affinity_mask() -> Option<Vec<usize>> {
+pub(crate) fn affinity_mask() -> Option<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None).ok()?;
     Some((0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }

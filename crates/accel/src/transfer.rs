@@ -27,6 +27,7 @@ pub struct Transfer<'c, 'env> {
     number: u32,
     phase: Phase,
     tag: Tag,
+    order: Order,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,7 +45,7 @@ enum Phase {
 
 impl<'c, 'env> Transfer<'c, 'env> {
     #[inline(always)]
-    pub(crate) fn new(core: &'c Core<'env>, started: Started, tag: Tag) -> Self {
+    pub(crate) fn new(core: &'c Core<'env>, started: Started, tag: Tag, order: Order) -> Self {
         let (buf, error, number, phase) = match started {
             Started::Over(Ok(buf)) => (Some(buf), None, 0, Phase::Over),
             Started::Over(Err(error)) => (None, Some(error), 0, Phase::Over),
@@ -52,7 +53,7 @@ impl<'c, 'env> Transfer<'c, 'env> {
             Started::Flies(op) => (None, None, op.0, Phase::Flies),
         };
         let (buf, error) = (ManuallyDrop::new(buf), ManuallyDrop::new(error));
-        Self { core, buf, error, number, phase, tag }
+        Self { core, buf, error, number, phase, tag, order }
     }
 
     /// Gets `len` bytes at `ea` into the same buffer right after this
@@ -78,8 +79,10 @@ impl<'c, 'env> Transfer<'c, 'env> {
             },
         }
         self.phase = Phase::Over;
+        // The chain is one transfer, which as a whole may be a barrier.
+        let after = if self.order == Order::Barrier { Order::Barrier } else { Order::Plain };
         match self.buf.take() {
-            Some(buf) => self.core.start_get(buf, ea, len, self.tag, Order::Plain),
+            Some(buf) => self.core.start_get(buf, ea, len, self.tag, after),
             None => self,
         }
     }

@@ -34,15 +34,17 @@ impl Address for Ea<'_> {
 
 /// What the queue keeps with a transfer in flight.
 #[derive(Debug, Default)]
-struct Load {
+struct InFlight {
     buf: Option<Buf>,
     detached: bool,
     waiter: Option<Waiter>,
 }
 
 pub(crate) struct Transfers<'env> {
-    queue: UnsafeCell<Queue<Ea<'env>, Load>>,
+    /// First, so that it is dropped, and the device stopped, before the buffers.
     engine: RefCell<Box<dyn Engine>>,
+    queue: UnsafeCell<Queue<Ea<'env>, InFlight>>,
+    stopped: Cell<bool>,
     tag_waiters: Waiters,
     file_pieces: Cell<usize>,
     memory: MemoryEngine,
@@ -61,8 +63,9 @@ pub(crate) enum Started {
 impl<'env> Transfers<'env> {
     pub(crate) fn new(engine: Box<dyn Engine>, depth: usize, memory: MemoryEngine) -> Self {
         Self {
-            queue: UnsafeCell::new(Queue::new(depth)),
             engine: RefCell::new(engine),
+            queue: UnsafeCell::new(Queue::new(depth)),
+            stopped: Cell::new(false),
             tag_waiters: Waiters::default(),
             file_pieces: Cell::new(0),
             memory,
@@ -74,10 +77,10 @@ impl<'env> Transfers<'env> {
     /// The queue, for the length of one short access.
     #[inline(always)]
     #[allow(clippy::mut_from_ref, reason = "private; every use ends before the next begins")]
-    fn queue(&self) -> &mut Queue<Ea<'env>, Load> {
-        // SAFETY: stays on one OS thread (`UnsafeCell` makes it !Sync); no
-        // reference from here outlives the statement that uses it, and the
-        // queue calls nothing that could come back here.
+    fn queue(&self) -> &mut Queue<Ea<'env>, InFlight> {
+        // SAFETY: stays on one OS thread (`UnsafeCell` makes it !Sync); of the
+        // references from here no two are used at the same time, and the queue
+        // calls nothing that could come back here.
         unsafe { &mut *self.queue.get() }
     }
 
@@ -267,8 +270,8 @@ impl<'env> Transfers<'env> {
         if order != Order::Plain || self.memory.has_barriers() {
             self.memory.settle(tag);
         }
-        let load = Load { buf: Some(buf), ..Load::default() };
-        let op = self.queue().begin(tag, order, step, load);
+        let flight = InFlight { buf: Some(buf), ..InFlight::default() };
+        let op = self.queue().begin(tag, order, step, flight);
         if self.queue().in_flight() + self.memory.in_flight() >= self.depth {
             self.memory.settle_one();
         }
@@ -322,6 +325,10 @@ impl<'env> Transfers<'env> {
                         }
                     }
                     self.queue().complete(piece.id, Ok(piece.len));
+                }
+                Kind::File(_) if self.stopped.get() => {
+                    let gone = io::Error::other("its accelerator is gone");
+                    self.queue().complete(piece.id, Err(gone));
                 }
                 Kind::File(file) => {
                     let op = IoOp {
@@ -426,6 +433,7 @@ impl<'env> Transfers<'env> {
 
     /// Stops the device; no transfer moves anything afterwards.
     pub(crate) fn stop(&self) {
+        self.stopped.set(true);
         self.engine.borrow_mut().stop();
     }
 }

@@ -93,7 +93,8 @@ pub enum OutputErrorKind {
     Write,
 }
 
-/// Why an output cannot be written. Nothing of a file output remains.
+/// Why an output cannot be written. Nothing of a file output remains, unless
+/// it says that only the name's survival of a power loss is in doubt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}{}: {what}; {cure}", at(.offset))]
 pub struct OutputError {

@@ -95,6 +95,10 @@ impl Output {
         let flags = flags.bits() as i32;
         let opened = File::options().write(true).custom_flags(flags).open(path);
         let file = opened.map_err(|error| cannot_open(&name, &error))?;
+        // It may have been exchanged for a file meanwhile, which is not overwritten.
+        if file.metadata().is_ok_and(|opened| opened.is_file()) {
+            return Err(exists(&name));
+        }
         if !block_device {
             return Ok(Self::straight(name, file, Kind::Stream));
         }
@@ -219,6 +223,11 @@ fn take_rights(file: &File, old: &Stat) -> rustix::io::Result<()> {
     if !kept {
         // Set-user-id is meant for the old owner alone.
         mode -= Mode::SUID | Mode::SGID;
+        if rustix::fs::fstat(file)?.st_gid != old.st_gid {
+            // So are rights of the old group: ours gets what everybody had.
+            let others = old.st_mode & 0o007;
+            mode = Mode::from_raw_mode(mode.as_raw_mode() & !0o070 | others << 3);
+        }
     }
     rustix::fs::fchmod(file, mode)
 }

@@ -46,7 +46,9 @@ pub(crate) fn reserve(
     {
         return Err(full(free(stat)));
     }
-    let sized = match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes) {
+    let sized = match rustix::io::retry_on_intr(|| {
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes)
+    }) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
             rustix::fs::ftruncate(file, len_bytes)
         }

@@ -17,7 +17,6 @@ pub(crate) struct PreadPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     threads_max: usize,
-    flying: usize,
     why: String,
 }
 
@@ -59,7 +58,6 @@ impl PreadPool {
             shared,
             threads: Vec::new(),
             threads_max: depth.clamp(1, THREADS_MAX),
-            flying: 0,
             why: why.into(),
         }
     }
@@ -157,7 +155,6 @@ unsafe impl Engine for PreadPool {
     }
 
     unsafe fn submit(&mut self, op: IoOp) {
-        self.flying += 1;
         // What the page cache holds is copied here and now: a hand-over to
         // another thread would cost more than the copy.
         if op.direction == Direction::Get && op.align_bytes == 1 {
@@ -178,7 +175,6 @@ unsafe impl Engine for PreadPool {
         landed.kicked = false;
         let results = std::mem::take(&mut landed.results);
         drop(landed);
-        self.flying -= results.len();
         for (id, result) in results {
             done(id, result);
         }
@@ -196,7 +192,6 @@ unsafe impl Engine for PreadPool {
             // A thread that panicked has stopped as well.
             let _ = thread.join();
         }
-        self.flying = 0;
     }
 }
 

@@ -60,6 +60,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("threads side by side", round_trips::threads_side_by_side),
     ("ordered programs run as if awaited", order::ordered_programs),
     ("a barrier holds back later ones", order::barrier_holds_back_later_ones),
+    ("a barrier chain holds back later ones", order::barrier_chain_holds_back_later_ones),
     ("more transfers than depth", order::more_transfers_than_depth),
     ("wait for a tag group", order::wait_for_a_tag_group),
     ("regions and buffers have bounds", failures::bounds),

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use cellway_accel::{Accelerator, Config, Cx, Place, RunError, Tag, run, run_with_host};
 
@@ -247,6 +248,41 @@ fn outside_a_run() {
     drop(accelerator.cx().spawn(async move { cx.read_mailbox().await }).unwrap());
     let ended = accelerator.run_to_end();
     assert!(matches!(ended, Err(RunError::Deadlock(_))), "{ended:?}");
+}
+
+/// What was a deadlock is none any more when its caller has helped, and then
+/// somebody outside may wake a thread.
+#[test]
+fn a_deadlock_is_over_when_the_caller_helps() {
+    let _dog = watch();
+    let mut accelerator = Accelerator::new(&small()).unwrap();
+    let cx = accelerator.cx();
+    let (open, gate) = futures::channel::oneshot::channel();
+    let (asked, ask) = std::sync::mpsc::channel();
+    let body = async move {
+        cx.read_signals().await;
+        asked.send(()).unwrap();
+        gate.await.unwrap();
+    };
+    drop(accelerator.cx().spawn(body).unwrap());
+    let ended = accelerator.run_to_end();
+    assert!(matches!(ended, Err(RunError::Deadlock(_))), "{ended:?}");
+    accelerator.cx().signal(0, 1);
+    let (over, sleeper) = (&AtomicBool::new(false), rustix::thread::gettid());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            ask.recv().unwrap();
+            // Opened only when the accelerator sleeps, or has given up.
+            let state = format!("/proc/self/task/{}/stat", sleeper.as_raw_nonzero());
+            while !std::fs::read_to_string(&state).unwrap().contains(") S ") && !over.load(SeqCst) {
+                std::hint::spin_loop();
+            }
+            _ = open.send(());
+        });
+        let ended = accelerator.run_to_end();
+        over.store(true, SeqCst);
+        ended.unwrap();
+    });
 }
 
 /// Whoever moves data for another, or works for it, keeps it from being

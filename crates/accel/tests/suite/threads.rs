@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cellway_accel::{
-    Accelerator, Config, Lent, MemoryPath, Place, Region, RunError, Step, Tag, run,
+    Accelerator, Config, Cx, Lent, MemoryPath, Place, Region, RunError, Step, Tag, run,
 };
 
 use crate::harness::{Backed, Backing, engines, pattern, small, watch};
@@ -371,4 +371,37 @@ fn failures_of_a_start_are_told() {
         let config = Config { depth, ..small() };
         run(&config, |cx, _| async move { cx.wait_tag(Tag::new(0)).await }).unwrap();
     }
+}
+
+/// A thread that starts another as it is dropped would keep the accelerator
+/// alive for good.
+#[test]
+fn nothing_starts_while_an_accelerator_ends() {
+    struct SpawnsAtTheEnd(Cx<'static>, Rc<()>);
+    impl Drop for SpawnsAtTheEnd {
+        fn drop(&mut self) {
+            let (cx, alive) = (self.0.clone(), self.1.clone());
+            let body = async move {
+                let _ = (&cx, &alive);
+                std::future::pending::<()>().await;
+            };
+            assert!(self.0.spawn(body).is_err());
+        }
+    }
+    let alive = Rc::new(());
+    let mut accelerator = Accelerator::new(&small()).unwrap();
+    let (cx, theirs) = (accelerator.cx(), alive.clone());
+    let last = async move {
+        let _spawns = SpawnsAtTheEnd(cx, theirs);
+        std::future::pending::<()>().await;
+    };
+    for _ in 0..2 {
+        drop(accelerator.cx().spawn(std::future::pending::<()>()).unwrap());
+    }
+    drop(accelerator.cx().spawn(last).unwrap());
+    for _ in 0..4 {
+        accelerator.step().unwrap();
+    }
+    drop(accelerator);
+    assert_eq!(Rc::strong_count(&alive), 1);
 }

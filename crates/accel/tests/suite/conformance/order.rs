@@ -161,6 +161,34 @@ pub(super) fn barrier_holds_back_later_ones(bed: &Bed<'_>) {
     });
 }
 
+/// A chain is a barrier as a whole, wherever its first step goes: what comes
+/// later does not overtake its second.
+pub(super) fn barrier_chain_holds_back_later_ones(bed: &Bed<'_>) {
+    let unit = 64 << 10;
+    for first_is_memory in [true, false] {
+        let mut backed = bed.back(&pattern(26, 2 * unit));
+        let align = backed.align;
+        let region = &backed.region();
+        let mut bytes = vec![0; unit];
+        let memory = &Region::memory_mut(&mut bytes);
+        bed.run(|cx| async move {
+            let tag = Tag::new(3);
+            for round in 0..20 {
+                let before = pattern(round, unit);
+                let put = cx.put(filled(&cx, &before, align), region.at(0), tag);
+                put.await.unwrap();
+                let first = if first_is_memory { memory.at(0) } else { region.at(unit as u64) };
+                let chain = cx.put_barrier(filled(&cx, &pattern(27, unit), align), first, tag);
+                let chain = chain.then_get(region.at(0), unit);
+                let after = filled(&cx, &pattern(round + 1, unit), align);
+                let later = cx.put(after, region.at(0), tag);
+                assert!(*chain.await.unwrap() == before, "overtaken in round {round}");
+                later.await.unwrap();
+            }
+        });
+    }
+}
+
 /// One thread starts many times the depth without awaiting any.
 pub(super) fn more_transfers_than_depth(bed: &Bed<'_>) {
     let before = &pattern(23, 1 << 20);
