@@ -138,7 +138,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         "histogram" => args.reduce(Histogram::new()),
         "identity" => args.transform(Identity),
         "linreg" => args.reduce(LinReg::new(parameters.pair_type()?)),
-        "wordcount" => args.reduce(parameters.word_count(args.accelerators())),
+        "wordcount" => args.reduce(parameters.word_count()),
         other => anyhow::bail!("{other} is not built in; choose another of `cellway kernels`"),
     }
 }
@@ -186,11 +186,6 @@ impl RunArgs {
     fn stats_on_stdout(&self) -> bool {
         let asked = self.stats.as_deref().is_some_and(is_stdout);
         asked || (self.kernel.effect == Effect::Transform && self.format == Format::Json)
-    }
-
-    fn accelerators(&self) -> usize {
-        let here = || cellway::accel::Config::default().accelerators;
-        self.layout.accelerators.map_or_else(here, |number| number as usize)
     }
 
     fn transform<K: Kernel>(&self, mut kernel: K) -> anyhow::Result<()> {

@@ -76,10 +76,11 @@ impl Parameters {
         required(self.pair_type, "--type")
     }
 
-    /// `wordcount` with tables for this many accelerators.
-    pub(super) fn word_count(&self, accelerators: usize) -> WordCount {
-        let default = WordCount::TABLE_BYTES_PER_ACCELERATOR * accelerators as u64;
-        let kernel = WordCount::new(self.table_bytes.unwrap_or(default), std::env::temp_dir());
+    pub(super) fn word_count(&self) -> WordCount {
+        let mut kernel = WordCount::new(std::env::temp_dir());
+        if let Some(bytes) = self.table_bytes {
+            kernel = kernel.table_bytes(bytes);
+        }
         match self.top {
             Some(count) => kernel.top(count),
             None => kernel,
