@@ -16,13 +16,13 @@ use cellway::kernels::{
 use cellway::storage::{self, Input, Output};
 use cellway::stream::{self, Direct, Outcome, Plan, Progress, Stats};
 use cellway::{Effect, Kernel, Options, StreamError};
+use cellway_bench::Format;
 use cellway_bench::args::parse_bytes;
 use clap::Args;
 use clap::builder::{
     PossibleValue, PossibleValuesParser, RangedI64ValueParser, TypedValueParser, ValueParser,
 };
 
-use crate::Format;
 use crate::exit::{self, Exit, Usage};
 use crate::size::Size;
 use crate::stdout::Stdout;
