@@ -146,6 +146,11 @@ fn is_stdout(path: &Path) -> bool {
     path == Path::new("-") || path == Path::new("/dev/stdout")
 }
 
+/// What is read under a name.
+fn source(path: &Path) -> &Path {
+    if path == Path::new("-") { Path::new("/dev/stdin") } else { path }
+}
+
 impl RunArgs {
     /// Whether the arguments fit together, before anything is touched.
     fn check(&self) -> Result<(), Usage> {
@@ -175,13 +180,11 @@ impl RunArgs {
 
     /// Whether everything that is written has a place of its own.
     fn check_files(&self) -> Result<(), Usage> {
-        let input =
-            if self.input == Path::new("-") { Path::new("/dev/stdin") } else { &self.input };
+        let input = source(&self.input);
         let output = self.output.as_deref().unwrap_or(Path::new("-"));
         let output = if is_stdout(output) { Path::new("/dev/stdout") } else { output };
-        let key = self.parameters.key_file();
-        let is_stdin = |path: &Path| path == Path::new("-") || path == Path::new("/dev/stdin");
-        if is_stdin(input) && key.is_some_and(is_stdin) {
+        let key = self.parameters.key_file().map(source);
+        if input == Path::new("/dev/stdin") && key == Some(input) {
             let what = "the key and INPUT cannot both come from standard input";
             return Err(Usage(format!("{what}; give --key-file a FILE")));
         }

@@ -92,7 +92,7 @@ fn the_key_is_not_overwritten() {
     let out = folder.path("out");
     run("{} {} --key-file {} --stats {}", &[&input, &out, &key, &key], "--stats would replace");
     run("{} {} -f --key-file {}", &[&input, &key, &key], "OUTPUT would replace the key file");
-    run("- {} --key-file -", &[&out], "both come from standard input");
+    run("- {} --key-file /dev/stdin", &[&out], "both come from standard input");
     assert_eq!(std::fs::read(&key).unwrap(), [b'7'; 64]);
     assert_eq!(folder.names(), ["in", "key"]);
 }
