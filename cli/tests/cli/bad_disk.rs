@@ -67,7 +67,7 @@ fn a_limit_on_memory_is_an_error_and_no_crash() {
     let folder = Folder::new();
     let input = folder.file("in", b"a few words");
     let script = "ulimit -v 1000000; \"$CELLWAY\" run wordcount \"$1\" --table-bytes 8G";
-    shell(&[], script, &[&input]).failed(1, &["in: ", "no memory for a table", "--table-bytes"]);
+    shell(&[], script, &[&input]).failed(1, &["in: ", "bytes of a word table", "--table-bytes"]);
 }
 
 #[test]

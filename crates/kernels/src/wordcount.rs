@@ -213,7 +213,7 @@ impl WordCount {
     fn reserve(&self, part: &mut WordCountPart) -> Result<(), KernelError> {
         part.table.reserve().map_err(|bytes| {
             KernelError::new(
-                format!("there is no memory for a table of {bytes} bytes"),
+                format!("there is no memory for {bytes} bytes of a word table"),
                 "give fewer --table-bytes or use fewer accelerators",
             )
         })
