@@ -70,10 +70,10 @@ pub enum Bench {
 /// How results are printed.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Tables of 80 columns
+    /// For people and for `cut`
     #[default]
     Text,
-    /// An array of tables
+    /// One JSON object, or an array
     Json,
 }
 

@@ -62,7 +62,9 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let alone = stream_once(&mut out, "encrypt", &made, &encrypted, Some(1))?;
     let shared = stream_once(&mut out, "encrypt", &made, &encrypted, None)?;
     let decrypted = stream_once(&mut out, "decrypt", &encrypted, &back, None)?;
-    explain(&mut out, &alone, &shared)?;
+    if shared.plan.threads > 1 {
+        explain(&mut out, &alone, &shared)?;
+    }
 
     verify([&made, &encrypted, &back])?;
     writeln!(out, "\nVerified: what came back equals what was made, byte for byte.")?;

@@ -38,11 +38,13 @@ impl Exit {
         let (int, term) = (Self::Signal(2).code(), Self::Signal(15).code());
         format!(
             "Exit codes:\n  \
-             {done}    Done; also if the reader of standard output left early\n  \
+             {done}    Done; also if the reader of standard output left early, where a\n       \
+             transform ends without statistics\n  \
              {failed}    Failed: a file, a disk, or what is in the input\n  \
              {usage}    Wrong command line; nothing was touched\n  \
              {int}  Stopped by Ctrl-C (SIGINT); by SIGTERM {term}, by SIGHUP {}\n\n\
-             After a failure or a signal an output file is as it was before.",
+             After a failure or a signal an output file is as it was before, or whole if\n\
+             only the statistics could not be written.",
             Self::Signal(1).code()
         )
     }
@@ -90,8 +92,15 @@ pub(crate) fn of_failure(error: &anyhow::Error) -> Exit {
     if error.chain().any(is_broken_pipe) {
         return Exit::Done;
     }
-    complain(&format!("{error:#}").replace('\n', " "));
+    complain(&reasons(error).replace('\n', " "));
     if is_usage(error) { Exit::Usage } else { Exit::Failed }
+}
+
+/// An error and its causes, each once: many errors quote their cause themselves.
+fn reasons(error: &anyhow::Error) -> String {
+    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |line, cause| {
+        if line.contains(&cause) { line } else { format!("{line}: {cause}") }
+    })
 }
 
 /// One line on standard error, about what went wrong.
@@ -190,6 +199,19 @@ mod tests {
         ] {
             assert_eq!(complaint(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn each_reason_is_given_once() {
+        let quoting = cellway::accel::EngineError {
+            engine: "uring",
+            what: "a no-op",
+            source: io::Error::other("no ring"),
+        };
+        assert_eq!(
+            reasons(&anyhow::Error::new(quoting).context("in")),
+            "in: engine uring does not work here: a no-op: no ring; use --engine pread or auto"
+        );
     }
 
     #[test]

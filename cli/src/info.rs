@@ -3,15 +3,16 @@
 use std::io::{self, Write};
 
 use cellway::accel::{EngineChoice, EngineReport, Topology, probe};
+use cellway::stream::Plan;
+use cellway_bench::Format;
 use clap::Args;
 use serde::Serialize;
 
-use crate::Format;
 use crate::size::Size;
 use crate::stdout::Stdout;
 
-/// The local store a run has by default: what is probed must work with that.
-const LOCAL_STORE_BYTES: usize = 2 << 20;
+/// What is probed must work with the local store of a run.
+const LOCAL_STORE_BYTES: usize = Plan::LOCAL_STORE_BYTES_DEFAULT as usize;
 
 /// Show cores, caches, memory, and which engine works here and why
 #[derive(Args, Debug)]
@@ -130,15 +131,11 @@ impl std::fmt::Display for Feature {
 }
 
 fn fixed_buffers(uring: Option<&EngineReport>) -> Feature {
-    let Some(uring) = uring else {
-        return Feature { works: false, why: "they belong to io_uring".into() };
-    };
-    // The engine says why not in parentheses.
-    match uring.detail.split_once("(fixed buffers: ") {
-        Some((_, why)) => {
-            let why = why.trim_end_matches(')');
+    match uring.and_then(|uring| uring.fixed_buffers.as_ref()) {
+        None => Feature { works: false, why: "they belong to io_uring".into() },
+        Some(Ok(())) => Feature { works: true, why: "a local store was registered".into() },
+        Some(Err(why)) => {
             Feature { works: false, why: format!("{why}; plain opcodes are used instead") }
         }
-        None => Feature { works: true, why: "a local store was registered".into() },
     }
 }

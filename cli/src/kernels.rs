@@ -4,10 +4,10 @@ use std::io::Write as _;
 
 use cellway::Effect;
 use cellway::kernels::{CATALOGUE, Entry, Parameter};
+use cellway_bench::Format;
 use clap::Args;
 use serde::Serialize;
 
-use crate::Format;
 use crate::stdout::Stdout;
 
 /// List the kernels and what each must be told

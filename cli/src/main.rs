@@ -14,7 +14,7 @@ mod stdout;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
 
@@ -33,16 +33,6 @@ enum Command {
     Kernels(kernels::KernelsArgs),
     Info(info::InfoArgs),
     Bench(bench::BenchArgs),
-}
-
-/// How results are printed.
-#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Format {
-    /// For people and for `cut`
-    #[default]
-    Text,
-    /// One JSON object, or an array
-    Json,
 }
 
 fn main() -> ExitCode {

@@ -4,8 +4,7 @@ mod parameters;
 mod progress;
 mod stats;
 
-use std::io::{IsTerminal as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,13 +16,13 @@ use cellway::kernels::{
 use cellway::storage::{self, Input, Output};
 use cellway::stream::{self, Direct, Outcome, Plan, Progress, Stats};
 use cellway::{Effect, Kernel, Options, StreamError};
+use cellway_bench::Format;
 use cellway_bench::args::parse_bytes;
 use clap::Args;
 use clap::builder::{
     PossibleValue, PossibleValuesParser, RangedI64ValueParser, TypedValueParser, ValueParser,
 };
 
-use crate::Format;
 use crate::exit::{self, Exit, Usage};
 use crate::size::Size;
 use crate::stdout::Stdout;
@@ -91,7 +90,7 @@ struct Layout {
     #[arg(long, value_name = "NAME", default_value_t, value_parser = one_of::<EngineChoice>(&["auto", "uring", "pread"]))]
     engine: EngineChoice,
     /// Whether to go past the page cache; auto decides for input and output
-    /// by what is cached
+    /// by what is cached, on is an error where it cannot be
     #[arg(long, value_name = "WHEN", default_value_t, value_parser = one_of::<Direct>(&["auto", "on", "off"]))]
     direct: Direct,
 }
@@ -138,13 +137,18 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         "histogram" => args.reduce(Histogram::new()),
         "identity" => args.transform(Identity),
         "linreg" => args.reduce(LinReg::new(parameters.pair_type()?)),
-        "wordcount" => args.reduce(parameters.word_count(args.accelerators())),
+        "wordcount" => args.reduce(parameters.word_count()),
         other => anyhow::bail!("{other} is not built in; choose another of `cellway kernels`"),
     }
 }
 
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-") || path == Path::new("/dev/stdout")
+}
+
+/// What is read under a name.
+fn source(path: &Path) -> &Path {
+    if path == Path::new("-") { Path::new("/dev/stdin") } else { path }
 }
 
 impl RunArgs {
@@ -171,13 +175,30 @@ impl RunArgs {
                     .into(),
             );
         }
-        if let Some(stats) = self.stats.as_deref().filter(|stats| !is_stdout(stats)) {
-            for (other, what) in [(Some(&self.input), "INPUT"), (self.output.as_ref(), "OUTPUT")] {
-                if other.is_some_and(|other| same_file(other, stats)) {
-                    return wrong(format!(
-                        "--stats would replace the {what}; give it another FILE"
-                    ));
-                }
+        self.check_files()
+    }
+
+    /// Whether everything that is written has a place of its own.
+    fn check_files(&self) -> Result<(), Usage> {
+        let input = source(&self.input);
+        let output = self.output.as_deref().unwrap_or(Path::new("-"));
+        let output = if is_stdout(output) { Path::new("/dev/stdout") } else { output };
+        let key = self.parameters.key_file().map(source);
+        if input == Path::new("/dev/stdin") && key == Some(input) {
+            let what = "the key and INPUT cannot both come from standard input";
+            return Err(Usage(format!("{what}; give --key-file a FILE")));
+        }
+        let stats = self.stats.as_deref().filter(|stats| !is_stdout(stats));
+        for (written, by, kept, what) in [
+            (stats, "--stats", Some(input), "INPUT"),
+            (stats, "--stats", Some(output), "OUTPUT"),
+            (stats, "--stats", key, "key file"),
+            (Some(output), "OUTPUT", key, "key file"),
+        ] {
+            if let (Some(written), Some(kept)) = (written, kept)
+                && storage::same_file(written, kept)
+            {
+                return Err(Usage(format!("{by} would replace the {what}; give it another name")));
             }
         }
         Ok(())
@@ -186,11 +207,6 @@ impl RunArgs {
     fn stats_on_stdout(&self) -> bool {
         let asked = self.stats.as_deref().is_some_and(is_stdout);
         asked || (self.kernel.effect == Effect::Transform && self.format == Format::Json)
-    }
-
-    fn accelerators(&self) -> usize {
-        let here = || cellway::accel::Config::default().accelerators;
-        self.layout.accelerators.map_or_else(here, |number| number as usize)
     }
 
     fn transform<K: Kernel>(&self, mut kernel: K) -> anyhow::Result<()> {
@@ -203,6 +219,7 @@ impl RunArgs {
         let streamed = self.stream(&mut kernel, &input, Some(&output));
         let outcome = match streamed {
             // Whoever read standard output has seen enough.
+            // The run ended there: it has no statistics.
             Err(error) if is_stdout(path) && is_broken_pipe(&error) => return Ok(()),
             outcome => outcome?,
         };
@@ -217,11 +234,15 @@ impl RunArgs {
         let mut report =
             kernel.finish(part).map_err(|error| anyhow::anyhow!("{}: {error}", input.name()))?;
         let mut out = Stdout::lock();
-        match self.format {
-            Format::Text => report.write_text(&mut out)?,
-            Format::Json => report.write_json(&mut out)?,
+        let written = match self.format {
+            Format::Text => report.write_text(&mut out),
+            Format::Json => report.write_json(&mut out),
+        };
+        match written.and_then(|()| out.flush()) {
+            // Whoever read the result has seen enough; the statistics are still wanted.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            written => written?,
         }
-        out.flush()?;
         drop(out);
         self.conclude(stats_file, &input, None, &stats, Duration::ZERO)
     }
@@ -304,14 +325,6 @@ fn went(stats: &Stats) -> String {
         stats.engine.detail,
         stats.input_path
     )
-}
-
-/// Whether two names stand for one regular file, or would.
-fn same_file(a: &Path, b: &Path) -> bool {
-    match (a.metadata(), b.metadata()) {
-        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => a == b,
-    }
 }
 
 /// Whether a failure is only that standard output's reader has gone.

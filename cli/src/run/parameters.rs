@@ -1,9 +1,10 @@
 //! What kernels must or may be told.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use cellway::kernels::{CATALOGUE, Entry, Iv128, Key256, PairType, Parameter, WordCount};
+use cellway::storage::{Input, InputError};
 use cellway_bench::args::parse_bytes;
 use clap::Args;
 
@@ -55,17 +56,18 @@ impl Parameters {
         Ok(())
     }
 
+    pub(super) fn key_file(&self) -> Option<&Path> {
+        self.key_file.as_deref()
+    }
+
     /// The key, from its file.
     pub(super) fn key(&self) -> anyhow::Result<Key256> {
         use std::io::Read as _;
-        let path = required(self.key_file.as_ref(), "--key-file")?;
-        let mut content = Vec::new();
-        let opened = std::fs::File::open(path);
-        opened
-            .and_then(|file| file.take(KEY_FILE_BYTES_MAX).read_to_end(&mut content))
-            .map_err(|error| anyhow::anyhow!("{error}; name a file with a key"))
-            .and_then(|_| Ok(Key256::parse(&content)?))
-            .with_context(|| path.display().to_string())
+        let file = Input::open(required(self.key_file(), "--key-file")?)?;
+        let (name, bytes, mut content) = (file.name(), file.file().as_ref(), Vec::new());
+        let read = bytes.take(KEY_FILE_BYTES_MAX).read_to_end(&mut content);
+        read.map_err(|error| InputError::read(name, 0, &error))?;
+        Key256::parse(&content).with_context(|| name.to_owned())
     }
 
     pub(super) fn iv(&self) -> anyhow::Result<Iv128> {
@@ -76,10 +78,11 @@ impl Parameters {
         required(self.pair_type, "--type")
     }
 
-    /// `wordcount` with tables for this many accelerators.
-    pub(super) fn word_count(&self, accelerators: usize) -> WordCount {
-        let default = WordCount::TABLE_BYTES_PER_ACCELERATOR * accelerators as u64;
-        let kernel = WordCount::new(self.table_bytes.unwrap_or(default), std::env::temp_dir());
+    pub(super) fn word_count(&self) -> WordCount {
+        let mut kernel = WordCount::new(std::env::temp_dir());
+        if let Some(bytes) = self.table_bytes {
+            kernel = kernel.table_bytes(bytes);
+        }
         match self.top {
             Some(count) => kernel.top(count),
             None => kernel,

@@ -63,6 +63,14 @@ fn a_full_disk_for_spilled_words_is_named() {
 }
 
 #[test]
+fn a_limit_on_memory_is_an_error_and_no_crash() {
+    let folder = Folder::new();
+    let input = folder.file("in", b"a few words");
+    let script = "ulimit -v 1000000; \"$CELLWAY\" run wordcount \"$1\" --table-bytes 8G";
+    shell(&[], script, &[&input]).failed(1, &["in: ", "bytes of a word table", "--table-bytes"]);
+}
+
+#[test]
 fn a_limit_on_file_sizes_is_an_error_and_no_crash() {
     let folder = Folder::new();
     let (input, out) = (folder.file("in", &noise(2, 3 << 20)), folder.path("out"));

@@ -79,8 +79,9 @@ fn bad_keys_show_their_length_and_not_themselves() {
         assert!(!run.stderr.contains("c0ffee"), "{}", run.stderr);
         run.failed(1, &["key", part, "openssl rand -hex 32"]);
     }
-    cellway(line, &[&input, &out, &folder.path("no-key")]).failed(1, &["no-key", "No such file"]);
-    cellway(line, &[&input, &out, &folder.path("")]).failed(1, &["Is a directory"]);
+    cellway(line, &[&input, &out, &folder.path("no-key")]).failed(1, &["no-key", "no such file"]);
+    cellway(line, &[&input, &out, &folder.path("kye")]).failed(1, &["did you mean", "key?"]);
+    cellway(line, &[&input, &out, &folder.path("")]).failed(1, &["is a directory"]);
     assert_eq!(folder.names(), ["in", "key"]);
 }
 

@@ -18,6 +18,7 @@ fn the_demo_verifies_and_cleans_up() {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.lines().count() <= 20, "{text}");
+        assert_eq!(text.contains("threads add up"), bytes == "3M", "{text}");
         // Names of folders and reasons are as long as they are.
         let wide =
             |line: &&str| !line.starts_with("Made ") && !line.contains(": ") && line.len() > 80;

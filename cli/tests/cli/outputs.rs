@@ -76,6 +76,11 @@ fn a_reader_of_standard_output_may_leave_early() {
         drop(stdout);
         finish(child).ok();
     }
+    let (stats, (reader, writer)) = (folder.path("stats"), std::io::pipe().unwrap());
+    drop(reader);
+    let line = arguments("run wordcount {} --stats {}", &[&words, &stats]);
+    finish(command(line).stdout(writer).spawn().unwrap()).ok();
+    assert!(fs::read_to_string(&stats).unwrap().starts_with(r#"{"kernel":"wordcount""#));
     // Nobody reads at all.
     for line in ["kernels", "info", "run crc32c /dev/null", "--help", "kernels --format json"] {
         let (reader, writer) = std::io::pipe().unwrap();

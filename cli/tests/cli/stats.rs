@@ -103,6 +103,15 @@ fn a_transform_prints_statistics_as_json() {
 }
 
 #[test]
+fn the_bound_of_a_small_input_counts_what_works_on_it() {
+    let folder = Folder::new();
+    let input = folder.file("in", b"a ");
+    let stats = cellway("run wordcount {} --accelerators 64 --top 0 --stats -", &[&input]).ok();
+    let stats: Value = serde_json::from_slice(&stats).unwrap();
+    assert!(stats["memory_bound_bytes"].as_u64().unwrap() < 64 << 20, "{stats}");
+}
+
+#[test]
 fn verbose_says_how_and_how_much() {
     let folder = Folder::new();
     let input = folder.file("in", &noise(8, 100_000));

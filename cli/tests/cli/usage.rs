@@ -70,12 +70,31 @@ fn statistics_do_not_overwrite_the_data() {
     let stats = |line: &str, paths: &[&Path], part: &str| cellway(line, paths).failed(2, &[part]);
     stats("run crc32c {} --stats {}", &[&input, &input], "the INPUT");
     stats("run identity {} {} --stats {}", &[&input, &out, &out], "the OUTPUT");
+    let link = folder.path("link");
+    std::os::unix::fs::symlink("./out", &link).unwrap();
+    stats("run identity {} {} --stats {}", &[&input, &out, &link], "the OUTPUT");
     stats("run identity {} - --stats -", &[&input], "standard output");
     stats("run identity {} - --format json", &[&input], "standard output");
     assert_eq!(
         (folder.names(), std::fs::read(&input).unwrap()),
-        (vec!["in".to_owned()], b"abc".to_vec())
+        (vec!["in".to_owned(), "link".to_owned()], b"abc".to_vec())
     );
+}
+
+#[test]
+fn the_key_is_not_overwritten() {
+    let folder = Folder::new();
+    let (input, key) = (folder.file("in", b"abc"), folder.file("key", &[b'7'; 64]));
+    let run = |line: &str, paths: &[&Path], part: &str| {
+        let line = format!("run aes256-ctr {line} --iv 00000000000000000000000000000001");
+        cellway(&line, paths).failed(2, &[part]);
+    };
+    let out = folder.path("out");
+    run("{} {} --key-file {} --stats {}", &[&input, &out, &key, &key], "--stats would replace");
+    run("{} {} -f --key-file {}", &[&input, &key, &key], "OUTPUT would replace the key file");
+    run("- {} --key-file /dev/stdin", &[&out], "both come from standard input");
+    assert_eq!(std::fs::read(&key).unwrap(), [b'7'; 64]);
+    assert_eq!(folder.names(), ["in", "key"]);
 }
 
 #[test]

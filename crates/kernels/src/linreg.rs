@@ -1,9 +1,9 @@
 //! `linreg`: the line of least squares through pairs (x, y), little endian.
 //!
 //! Integers are summed exactly, in any order. Floats are summed as means and
-//! squared deviations (Chan, Golub, LeVeque 1979), unit by unit in the order of
-//! the input, so that the result depends neither on the number of accelerators
-//! nor on timing.
+//! squared deviations (Chan, Golub, LeVeque 1979) of chunks, which are merged
+//! pairwise by their number in the input, so that the result depends neither on
+//! the length of the blocks, nor on the number of accelerators, nor on timing.
 
 mod floats;
 mod integers;
@@ -17,7 +17,7 @@ use std::str::FromStr;
 use stream::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
 
 use crate::{Finish, Report};
-use floats::Moments;
+use floats::{CHUNK_PAIRS, FOREST_BYTES_MAX, Forest};
 use integers::Sums;
 
 /// The type of x and of y in the input.
@@ -93,21 +93,24 @@ impl LinReg {
     }
 }
 
+/// Parts that wait for an earlier one ([`MergeOrder::ByUnit`]).
+const WAITING_PARTS_MAX: u64 = 64;
+
 /// What is known of some of the pairs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LinRegPart(Collected);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Collected {
     Integers(Sums),
-    Floats(Moments),
+    Floats(Forest),
 }
 
 impl LinRegPart {
     fn append(&mut self, later: Collected) -> Result<(), KernelError> {
         match (&mut self.0, later) {
             (Collected::Integers(sums), Collected::Integers(more)) => sums.add(&more),
-            (Collected::Floats(moments), Collected::Floats(more)) => moments.append(&more),
+            (Collected::Floats(forest), Collected::Floats(more)) => forest.append(&more),
             _ => {
                 let what = "a part with sums of integers cannot be merged with one of floats";
                 return Err(KernelError::new(what, "merge parts of the same kernel only"));
@@ -132,7 +135,8 @@ impl Kernel for LinReg {
     }
 
     fn cut(&self) -> Cut {
-        Cut::records(self.pair_type.pair_bytes())
+        let pairs = if self.pair_type.is_exact() { 1 } else { CHUNK_PAIRS };
+        Cut::records(pairs * self.pair_type.pair_bytes())
     }
 
     fn effect(&self) -> Effect {
@@ -143,10 +147,16 @@ impl Kernel for LinReg {
         if self.pair_type.is_exact() { MergeOrder::Any } else { MergeOrder::ByUnit }
     }
 
+    fn memory_bytes(&self, accelerators: usize) -> u64 {
+        let forests = if self.pair_type.is_exact() { 0 } else { FOREST_BYTES_MAX };
+        let parts = accelerators as u64 * (size_of::<LinRegPart>() as u64 + forests);
+        parts + WAITING_PARTS_MAX * forests
+    }
+
     fn part(&self, _accelerators: usize) -> LinRegPart {
         LinRegPart(match self.pair_type.is_exact() {
             true => Collected::Integers(Sums::default()),
-            false => Collected::Floats(Moments::default()),
+            false => Collected::Floats(Forest::default()),
         })
     }
 
@@ -159,11 +169,12 @@ impl Kernel for LinReg {
         // A pipe's length is known only at its end, so `open` may not have looked.
         let rest_bytes = block.data.len() % self.pair_type.pair_bytes();
         self.check_whole(unit.offset + block.data.len() as u64, rest_bytes as u64)?;
+        let at = unit.body_offset();
         let collected = match self.pair_type {
             PairType::U8 => Collected::Integers(integers::sum_u8(block.data)),
             PairType::I16 => Collected::Integers(integers::sum_i16(block.data)),
-            PairType::F32 => Collected::Floats(floats::moments_f32(block.data)),
-            PairType::F64 => Collected::Floats(floats::moments_f64(block.data)),
+            PairType::F32 => Collected::Floats(floats::sum_f32(block.data, at)),
+            PairType::F64 => Collected::Floats(floats::sum_f64(block.data, at)),
         };
         part.append(collected)
     }
@@ -179,7 +190,7 @@ impl Finish for LinReg {
     fn finish(&self, part: LinRegPart) -> Result<LinRegReport, KernelError> {
         match part.0 {
             Collected::Integers(sums) => sums.fit(),
-            Collected::Floats(moments) => Ok(moments.fit()),
+            Collected::Floats(forest) => Ok(forest.moments().fit()),
         }
     }
 }

@@ -29,21 +29,28 @@ const WORD_BYTES_MAX: usize = 64 << 10;
 /// Counts words.
 #[derive(Clone, Debug)]
 pub struct WordCount {
-    table_bytes: u64,
+    table_bytes: Option<u64>,
     top: Option<u64>,
     directory: PathBuf,
 }
 
 impl WordCount {
-    /// Table memory that a program should offer each accelerator if its user
-    /// does not say: some 400 000 different words.
+    /// Table memory of each accelerator that works, unless
+    /// [`WordCount::table_bytes`] says otherwise: some 400 000 different words.
     pub const TABLE_BYTES_PER_ACCELERATOR: u64 = 32 << 20;
 
-    /// Tables of `table_bytes` in all, shared evenly by the accelerators, but
-    /// at least 256 KiB for each. What does not fit is spilled to `directory`.
+    /// Words that do not fit the tables are spilled to `directory`.
     #[must_use]
-    pub fn new(table_bytes: u64, directory: impl Into<PathBuf>) -> Self {
-        Self { table_bytes, top: None, directory: directory.into() }
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { table_bytes: None, top: None, directory: directory.into() }
+    }
+
+    /// Tables of `bytes` in all, shared evenly by the accelerators, but at
+    /// least 256 KiB for each.
+    #[must_use]
+    pub fn table_bytes(mut self, bytes: u64) -> Self {
+        self.table_bytes = Some(bytes);
+        self
     }
 
     /// Reports only the `count` most frequent words.
@@ -54,7 +61,8 @@ impl WordCount {
     }
 
     fn part_table_bytes(&self, accelerators: usize) -> u64 {
-        (self.table_bytes / accelerators.max(1) as u64).max(TABLE_BYTES_MIN)
+        let share = |bytes: u64| (bytes / accelerators.max(1) as u64).max(TABLE_BYTES_MIN);
+        self.table_bytes.map_or(Self::TABLE_BYTES_PER_ACCELERATOR, share)
     }
 
     /// Merges the spilled runs and sorts the sums by count, with the part's table.
@@ -130,6 +138,7 @@ impl Kernel for WordCount {
         block: Block<'_>,
         part: &mut WordCountPart,
     ) -> Result<(), KernelError> {
+        self.reserve(part)?;
         let data: &[u8] = block.data;
         let inside = block.before.last().is_some_and(|byte| !scan::is_space(*byte));
         let mut batch = Batch::default();
@@ -161,6 +170,7 @@ impl Kernel for WordCount {
     }
 
     fn merge(&self, part: &mut WordCountPart, later: WordCountPart) -> Result<(), KernelError> {
+        self.reserve(part)?;
         part.words += later.words;
         part.runs.append(later.runs);
         let WordCountPart { table, runs, .. } = part;
@@ -197,6 +207,16 @@ impl WordCount {
                 .map_err(|error| self.spill_failed(&error))?;
         }
         Ok(())
+    }
+
+    /// Gives a part its table's memory.
+    fn reserve(&self, part: &mut WordCountPart) -> Result<(), KernelError> {
+        part.table.reserve().map_err(|bytes| {
+            KernelError::new(
+                format!("there is no memory for {bytes} bytes of a word table"),
+                "give fewer --table-bytes or use fewer accelerators",
+            )
+        })
     }
 
     fn spill_failed(&self, error: &io::Error) -> KernelError {

@@ -17,6 +17,9 @@ use crate::{Kind, resident};
 /// Names looked through for one like a missing file's.
 const SIMILAR_NAMES_MAX: usize = 4096;
 
+/// The file system of /sys, as `statfs` tells it.
+const SYSFS_MAGIC: i64 = 0x6265_6572;
+
 /// Something to read.
 #[derive(Debug)]
 pub struct Input {
@@ -142,11 +145,15 @@ fn modified(stat: &Metadata) -> (i64, i64) {
 }
 
 /// Whether a regular file can be read by offset from its start: not standard
-/// input that was read from before, and not a file of /proc, which says it has
-/// no bytes and gives some.
+/// input that was read from before, and not a file of /proc or /sys, which says
+/// it has no bytes, or a page of them, whatever it gives.
 fn is_positional(file: &File, len_bytes: u64) -> io::Result<bool> {
     let position = rustix::fs::tell(file)?;
-    Ok(position == 0 && (len_bytes > 0 || file.read_at(&mut [0], 0)? == 0))
+    let length_is_true = match len_bytes {
+        0 => file.read_at(&mut [0], 0)? == 0,
+        _ => rustix::fs::fstatfs(file)?.f_type != SYSFS_MAGIC,
+    };
+    Ok(position == 0 && length_is_true)
 }
 
 fn not_a_file(name: &str, what: &str) -> InputError {

@@ -48,6 +48,7 @@ mod unfinished;
 pub use direct::{DirectFile, DirectRefused};
 pub use error::{InputError, InputErrorKind, OutputError, OutputErrorKind};
 pub use input::Input;
+pub use name::same_file;
 pub use output::{Options, Output};
 pub use sequential::{SequentialReader, SequentialWriter};
 pub use space::free_bytes;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -86,6 +87,22 @@ impl Name {
     }
 }
 
+/// Whether two names stand for one regular file, or would if both were written:
+/// neither spelling nor links, dangling ones too, make a difference.
+#[must_use]
+pub fn same_file(a: &Path, b: &Path) -> bool {
+    if let (Ok(a), Ok(b)) = (a.metadata(), b.metadata()) {
+        return a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino());
+    }
+    // What cannot be resolved cannot be written either, and says so then.
+    let place = |path: &Path| {
+        let Name { dir, name, .. } = Name::resolve("", path).ok()?;
+        let dir = rustix::fs::fstat(&*dir).ok()?;
+        Some((dir.st_dev, dir.st_ino, name))
+    };
+    place(a).is_some_and(|a| place(b) == Some(a))
+}
+
 pub(crate) fn not_a_file(shown_as: &str, what: &str) -> OutputError {
     let cure = "name a file in it, a device or a pipe";
     OutputError::new(OutputErrorKind::Unwritable, shown_as, what, cure)
@@ -115,4 +132,36 @@ fn no_parent(shown_as: &str, dir: &Path, error: Errno) -> OutputError {
         }
     };
     OutputError::new(OutputErrorKind::Unwritable, shown_as, what, cure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_has_many_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir(path("sub")).unwrap();
+        std::fs::write(path("old"), "").unwrap();
+        std::fs::hard_link(path("old"), path("hard")).unwrap();
+        for (target, link) in [("old", "soft"), ("new", "dangling"), (".", "here")] {
+            std::os::unix::fs::symlink(target, path(link)).unwrap();
+        }
+        for (a, b) in [
+            ("old", "hard"),
+            ("old", "soft"),
+            ("new", "./new"),
+            ("new", "sub/../new"),
+            ("new", "here/new"),
+            ("new", "dangling"),
+            ("here/dangling", "sub/../new"),
+        ] {
+            assert!(same_file(&path(a), &path(b)) && same_file(&path(b), &path(a)), "{a}, {b}");
+        }
+        for (a, b) in [("old", "new"), ("new", "sub/new"), ("new", "newer"), ("no/a", "no/a")] {
+            assert!(!same_file(&path(a), &path(b)), "{a}, {b}");
+        }
+        assert!(!same_file(Path::new("/dev/null"), Path::new("/dev/null")), "a device holds both");
+    }
 }

@@ -32,7 +32,8 @@ impl Cut {
 pub enum Effect {
     /// Reads blocks and yields a partial result; there is no output.
     Reduce,
-    /// Rewrites each block in place; the output has the input's size.
+    /// Rewrites each block in place; the output has the body's size: a header
+    /// that [`Kernel::open`] leaves out of the body is not in it.
     Transform,
 }
 

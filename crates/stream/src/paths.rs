@@ -7,6 +7,7 @@ use std::sync::Arc;
 use accel::Region;
 use storage::{DirectFile, Input, Kind, Output};
 
+use crate::kernel::Effect;
 use crate::plan::{BUF_ALIGN_BYTES, Plan, PlanError};
 
 /// Whether to bypass the page cache.
@@ -16,7 +17,8 @@ pub enum Direct {
     /// the file system has it.
     #[default]
     Auto,
-    /// Always; an error where the file system refuses it.
+    /// Always; an error where the file system refuses it, and for pipes, but a
+    /// transform may read one.
     On,
     /// Never.
     Off,
@@ -61,7 +63,10 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    pub(crate) fn of_input(input: &Input, wish: Direct) -> Result<Self, PlanError> {
+    pub(crate) fn of_input(input: &Input, wish: Direct, effect: Effect) -> Result<Self, PlanError> {
+        // What a pipe brings can still be written past the cache: see there.
+        let piped = input.kind() == Kind::Stream && effect == Effect::Transform;
+        let wish = if piped { Direct::Auto } else { wish };
         let cached = || match input.resident_share() {
             Some(share) if share > CACHED_SHARE => {
                 Some(format!("{:.0}% of it is cached", share * 100.0))
@@ -120,7 +125,8 @@ fn choose(
 ) -> Result<Path, PlanError> {
     let cached =
         |why: String| Ok(Path { direct: None, align_bytes: 1, why: format!("page cache: {why}") });
-    if kind == Kind::Stream {
+    // A stream has no direct I/O, which is said below if that was asked for.
+    if kind == Kind::Stream && wish != Direct::On {
         return Ok(Path {
             direct: None,
             align_bytes: 1,

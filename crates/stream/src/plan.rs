@@ -197,6 +197,10 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The largest local store that is taken by default, in bytes, without what
+    /// a kernel sees around its blocks.
+    pub const LOCAL_STORE_BYTES_DEFAULT: u64 = DEVICE.block_bytes * DEVICE.threads as u64;
+
     /// `kernel_bytes` says what the kernel's parts take on that many accelerators.
     pub(crate) fn new(
         options: &Options,

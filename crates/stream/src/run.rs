@@ -39,7 +39,7 @@ fn layout<K: Kernel>(
 ) -> Result<(Plan, Path), StreamError> {
     let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
     let body = kernel.open(&InputHead(input)).map_err(refused)?;
-    let path = Path::of_input(input, options.direct)?;
+    let path = Path::of_input(input, options.direct, kernel.effect())?;
     let shape = Shape {
         body,
         len_bytes: input.len_bytes(),

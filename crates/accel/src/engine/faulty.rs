@@ -75,6 +75,10 @@ unsafe impl Engine for Faulty {
         format!("{}, with faults {:?}", self.inner.describe(), self.faults)
     }
 
+    fn fixed_buffers(&self) -> Option<Result<(), String>> {
+        self.inner.fixed_buffers()
+    }
+
     unsafe fn submit(&mut self, mut op: IoOp) {
         if self.hits(self.faults.interrupted) {
             self.held_back.push((op.id, Err(io::ErrorKind::Interrupted.into())));

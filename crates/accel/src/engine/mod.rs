@@ -119,6 +119,11 @@ pub(crate) unsafe trait Engine {
     /// What was probed and found, for people.
     fn describe(&self) -> String;
 
+    /// See [`EngineReport::fixed_buffers`].
+    fn fixed_buffers(&self) -> Option<Result<(), String>> {
+        None
+    }
+
     /// Starts an operation; it may be batched until the next `reap`.
     ///
     /// # Safety
@@ -181,10 +186,14 @@ pub struct EngineReport {
     pub name: &'static str,
     /// How it works here and why, in a line.
     pub detail: String,
+    /// Whether the local store is registered with the kernel, or why not;
+    /// `None` for an engine that has no use for it.
+    pub fixed_buffers: Option<Result<(), String>>,
 }
 
 impl EngineReport {
     pub(crate) fn of(engine: &dyn Engine) -> Self {
-        Self { name: engine.name(), detail: engine.describe() }
+        let fixed_buffers = engine.fixed_buffers();
+        Self { name: engine.name(), detail: engine.describe(), fixed_buffers }
     }
 }

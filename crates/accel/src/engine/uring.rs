@@ -186,6 +186,10 @@ unsafe impl Engine for Uring {
         }
     }
 
+    fn fixed_buffers(&self) -> Option<Result<(), String>> {
+        Some(self.unfixed.as_ref().map_or(Ok(()), |why| Err(why.to_string())))
+    }
+
     unsafe fn submit(&mut self, op: IoOp) {
         let entry = self.entry(&op);
         let index = op.id as usize;

@@ -98,6 +98,7 @@ fn no_fixed_buffers(errno: i32) {
         assert_eq!(report.name, "uring");
         assert!(report.detail.contains("plain opcodes"), "{}", report.detail);
         assert!(report.detail.contains(&why), "{}", report.detail);
+        assert_eq!(report.fixed_buffers, Some(Err(why.clone())));
     }
     suite(&Config { engine: EngineChoice::Uring, ..small() }, FILES);
 }
@@ -118,6 +119,7 @@ fn probes_say_what_they_found() {
     let report = probe(EngineChoice::Pread, 4096).unwrap();
     assert_eq!(report.name, "pread");
     assert!(report.detail.contains("preadv2"), "{}", report.detail);
+    assert_eq!(report.fixed_buffers, None);
     if engines().contains(&EngineChoice::Uring) {
         assert_eq!(probe(EngineChoice::Uring, 4096).unwrap().name, "uring");
         assert_eq!(probe(EngineChoice::Auto, 4096).unwrap().name, "uring");

@@ -31,12 +31,12 @@ impl Default for Bitmap {
 }
 
 impl Bitmap {
-    pub(super) fn pixel_count(&self) -> u64 {
-        (self.pixels.end - self.pixels.start) / self.stride_bytes * (self.row_bytes / 3)
-    }
-
     /// Reads and checks the header.
     pub(super) fn read(head: &dyn Head) -> Result<Self, KernelError> {
+        let Some(len_bytes) = head.len_bytes() else {
+            let what = "a bitmap cannot be read from a pipe, whose length is not known beforehand";
+            return Err(KernelError::new(what, "save it to a file first"));
+        };
         let mut bytes = [0; HEADER_BYTES];
         let found = head.read_at(0, &mut bytes).map_err(|error| {
             KernelError::new(format!("cannot read the bitmap's header: {error}"), "check the input")
@@ -56,7 +56,7 @@ impl Bitmap {
             return Err(KernelError::new(what, CUT_SHORT).at(found as u64));
         }
         let bitmap = Self::from_header(&Header(bytes))?;
-        bitmap.check_length(&Header(bytes), head.len_bytes())?;
+        bitmap.check_length(&Header(bytes), len_bytes)?;
         Ok(bitmap)
     }
 
@@ -77,33 +77,23 @@ impl Bitmap {
         Ok(Self { row_bytes, stride_bytes, pixels: start..start + size_bytes })
     }
 
-    /// Compares what the header says with what is there. A pipe's length is not
-    /// known; there the end of the pixels shows.
-    fn check_length(&self, header: &Header, len_bytes: Option<u64>) -> Result<(), KernelError> {
+    /// Compares what the header says with what is there.
+    fn check_length(&self, header: &Header, len_bytes: u64) -> Result<(), KernelError> {
         let end = self.pixels.end;
-        if let Some(len) = len_bytes.filter(|len| *len < end) {
+        if len_bytes < end {
             let what = format!("the bitmap's pixels end at byte {end}, but the input ends");
-            return Err(KernelError::new(what, CUT_SHORT).at(len));
+            return Err(KernelError::new(what, CUT_SHORT).at(len_bytes));
         }
         let claimed = header.u32_at(2);
-        match len_bytes {
-            Some(len) if !says(claimed, len) => {
-                let what = format!(
-                    "the bitmap's header gives a file size of {claimed} bytes, the file has {len}"
-                );
-                return Err(KernelError::new(what, DAMAGED).at(2));
-            }
-            None if u64::from(claimed) < end && u32::try_from(end).is_ok() => {
-                let what = format!(
-                    "the bitmap's header gives a file size of {claimed} bytes, but its pixels end at {end}"
-                );
-                return Err(KernelError::new(what, DAMAGED).at(2));
-            }
-            _ => {}
+        if !says(claimed, len_bytes) {
+            let what = format!(
+                "the bitmap's header gives a file size of {claimed} bytes, the file has {len_bytes}"
+            );
+            return Err(KernelError::new(what, DAMAGED).at(2));
         }
         let (claimed, size_bytes) = (header.u32_at(34), end - self.pixels.start);
         // 0 is usual; some programs count the padding they put after the last row.
-        let most_bytes = len_bytes.unwrap_or(u64::MAX) - self.pixels.start;
+        let most_bytes = len_bytes - self.pixels.start;
         let padded = (size_bytes..=most_bytes).contains(&claimed.into());
         if claimed != 0 && !padded && !says(claimed, size_bytes) {
             let what = format!(

@@ -1,6 +1,8 @@
 //! Means and squared deviations of float pairs: in a chunk that fits the L1
 //! cache first the mean, then the deviations from it (in fixed lanes, so that
-//! the order of additions never changes), and chunks are merged with Chan's formula.
+//! the order of additions never changes), and chunks are merged with Chan's
+//! formula, pairwise: rounding depends on which are merged first, so that is
+//! decided by their numbers in the input and not by how it was cut.
 
 use super::{LinRegReport, Spread};
 
@@ -53,34 +55,82 @@ impl Moments {
 }
 
 /// Pairs looked at twice: 8 KiB of them, in the L1 cache and on a small stack.
-const CHUNK_PAIRS: usize = 512;
+pub(super) const CHUNK_PAIRS: usize = 512;
 const LANES: usize = 4;
 
-/// The moments of pairs of f32; an incomplete pair at the end does not count.
-pub(super) fn moments_f32(bytes: &[u8]) -> Moments {
-    moments(bytes, |&[a, b, c, d, e, f, g, h]: &[u8; 8]| {
+/// A full binary tree of chunks: `2^level` of them, of which the first has the
+/// number `index * 2^level`.
+#[derive(Clone, Copy, Debug)]
+struct Tree {
+    level: u32,
+    index: u64,
+    moments: Moments,
+}
+
+/// Trees that lie side by side.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Forest(Vec<Tree>);
+
+/// Trees grow towards the middle of a forest and shrink again, and a level
+/// occurs once on each side; the vector may have doubled.
+pub(super) const FOREST_BYTES_MAX: u64 = 2 * 2 * 64 * size_of::<Tree>() as u64;
+
+impl Forest {
+    /// Adds the trees that come right after these.
+    pub(super) fn append(&mut self, later: &Forest) {
+        later.0.iter().for_each(|tree| self.push(*tree));
+    }
+
+    fn push(&mut self, mut tree: Tree) {
+        let is_left = |left: &Tree, tree: &Tree| left.level == tree.level && tree.index % 2 == 1;
+        while let Some(left) = self.0.pop_if(|left| is_left(left, &tree)) {
+            let mut moments = left.moments;
+            moments.append(&tree.moments);
+            tree = Tree { level: left.level + 1, index: left.index / 2, moments };
+        }
+        self.0.push(tree);
+    }
+
+    /// The moments of all of them.
+    pub(super) fn moments(&self) -> Moments {
+        let mut moments = Moments::default();
+        self.0.iter().for_each(|tree| moments.append(&tree.moments));
+        moments
+    }
+}
+
+/// The pairs of f32 that begin `at` bytes from the body's start, where a chunk
+/// does; an incomplete pair at the end does not count.
+pub(super) fn sum_f32(bytes: &[u8], at: u64) -> Forest {
+    sum(bytes, at, |&[a, b, c, d, e, f, g, h]: &[u8; 8]| {
         [f32::from_le_bytes([a, b, c, d]), f32::from_le_bytes([e, f, g, h])].map(f64::from)
     })
 }
 
-/// The moments of pairs of f64; an incomplete pair at the end does not count.
-pub(super) fn moments_f64(bytes: &[u8]) -> Moments {
-    moments(bytes, |pair: &[u8; 16]| {
+/// As [`sum_f32`] for f64.
+pub(super) fn sum_f64(bytes: &[u8], at: u64) -> Forest {
+    sum(bytes, at, |pair: &[u8; 16]| {
         let (axes, _) = pair.as_chunks::<8>();
         [f64::from_le_bytes(axes[0]), f64::from_le_bytes(axes[1])]
     })
 }
 
-fn moments<const BYTES: usize>(bytes: &[u8], read: impl Fn(&[u8; BYTES]) -> [f64; 2]) -> Moments {
-    let mut moments = Moments::default();
+fn sum<const BYTES: usize>(
+    bytes: &[u8],
+    at: u64,
+    read: impl Fn(&[u8; BYTES]) -> [f64; 2],
+) -> Forest {
+    let mut forest = Forest::default();
     let mut values = [[0.0; 2]; CHUNK_PAIRS];
-    for chunk in bytes.as_chunks::<BYTES>().0.chunks(CHUNK_PAIRS) {
+    let first = at / (BYTES * CHUNK_PAIRS) as u64;
+    for (chunk, index) in bytes.as_chunks::<BYTES>().0.chunks(CHUNK_PAIRS).zip(first..) {
         for (value, pair) in values.iter_mut().zip(chunk) {
             *value = read(pair);
         }
-        moments.append(&moments_of_chunk(&values[..chunk.len()]));
+        let moments = moments_of_chunk(&values[..chunk.len()]);
+        forest.push(Tree { level: 0, index, moments });
     }
-    moments
+    forest
 }
 
 /// The moments of 1 to [`CHUNK_PAIRS`] pairs.

@@ -112,6 +112,14 @@ impl Slot {
     }
 }
 
+/// So many free slots, unless memory is short.
+fn free_slots(count: usize) -> Option<Vec<Slot>> {
+    let mut slots = Vec::new();
+    slots.try_reserve_exact(count).ok()?;
+    slots.resize(count, Slot::default());
+    Some(slots)
+}
+
 /// The table has no room for another word.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
@@ -119,8 +127,10 @@ pub(super) struct Full;
 /// Counts by word.
 #[derive(Debug)]
 pub(super) struct Table {
+    /// A power of two of them, or none before [`Table::reserve`].
     slots: Vec<Slot>,
     slots_max: usize,
+    tails_max: usize,
     used: usize,
     tails: Vec<u8>,
     /// Seeded at random, so that no input can be made to collide.
@@ -129,7 +139,7 @@ pub(super) struct Table {
 
 impl Table {
     /// A table that never takes more than `bytes`, which count as
-    /// [`TABLE_BYTES_MIN`] if they are fewer.
+    /// [`TABLE_BYTES_MIN`] if they are fewer. Reserve it before words are added.
     pub(super) fn new(bytes: u64) -> Self {
         let bytes = usize::try_from(bytes.max(TABLE_BYTES_MIN)).unwrap_or(usize::MAX);
         // While the table doubles, the old slots are there too: 3/2 of the size.
@@ -138,13 +148,27 @@ impl Table {
         let tails_max = (bytes - slots_max * slot_bytes).min(u32::MAX as usize);
         debug_assert!(tails_max >= WORD_BYTES_MAX);
         Self {
-            slots: vec![Slot::default(); SLOTS_MIN.min(slots_max)],
+            slots: Vec::new(),
             slots_max,
+            tails_max,
             used: 0,
-            // Untouched memory costs nothing, and a fixed arena never moves.
-            tails: Vec::with_capacity(tails_max),
+            tails: Vec::new(),
             hash: RandomState::default(),
         }
+    }
+
+    /// Takes the memory a table needs to begin with, unless it has it.
+    ///
+    /// # Errors
+    /// The bytes that could not be had.
+    pub(super) fn reserve(&mut self) -> Result<(), usize> {
+        if self.slots.is_empty() {
+            // Untouched memory costs nothing, and a fixed arena never moves.
+            self.tails.try_reserve_exact(self.tails_max).map_err(|_| self.tails_max)?;
+            let slots = SLOTS_MIN.min(self.slots_max);
+            self.slots = free_slots(slots).ok_or(slots * size_of::<Slot>())?;
+        }
+        Ok(())
     }
 
     /// How many different words there are.
@@ -217,7 +241,7 @@ impl Table {
             if self.slots.len() == self.slots_max {
                 return Err(Full);
             }
-            self.grow();
+            self.grow()?;
             return self.add(word, count);
         }
         let tail_at = self.tails.len() as u32;
@@ -227,8 +251,9 @@ impl Table {
         Ok(())
     }
 
-    fn grow(&mut self) {
-        let twice = vec![Slot::default(); self.slots.len() * 2];
+    /// Doubles the slots. A table that gets no memory for that is full.
+    fn grow(&mut self) -> Result<(), Full> {
+        let twice = free_slots(self.slots.len() * 2).ok_or(Full)?;
         let old = std::mem::replace(&mut self.slots, twice);
         let mask = self.slots.len() - 1;
         for slot in old.iter().filter(|slot| slot.len_bytes > 0) {
@@ -240,6 +265,7 @@ impl Table {
             }
             self.slots[at] = *slot;
         }
+        Ok(())
     }
 
     /// Hands out the first `limit` words in order and empties the table.

@@ -11,6 +11,12 @@ fn word(text: &[u8]) -> Word<'_> {
     Word::in_text(text, 0, text.len())
 }
 
+fn table(bytes: u64) -> Table {
+    let mut table = Table::new(bytes);
+    table.reserve().unwrap();
+    table
+}
+
 fn drained(table: &mut Table, order: Order, limit: u64) -> Vec<(Vec<u8>, u64)> {
     let mut all = Vec::new();
     table
@@ -50,7 +56,7 @@ proptest! {
     fn a_word_is_the_same_wherever_it_lies(
         text in prop::collection::vec(prop_oneof![Just(0), any::<u8>()], 1..60), padding in 0_usize..20
     ) {
-        let mut table = Table::new(0);
+        let mut table = table(0);
         table.add(&word(&text), 1).unwrap();
         let padded = [vec![b'x'; 3], text.clone(), vec![b'y'; padding]].concat();
         table.add(&Word::in_text(&padded, 3, 3 + text.len()), 1).unwrap();
@@ -68,7 +74,7 @@ proptest! {
             prop::collection::vec(prop_oneof![Just(0), Just(b'a'), any::<u8>()], 1..40), 1..4_u64, 0..200)
     ) {
         for order in [Order::Word, Order::Count] {
-            let mut table = Table::new(0);
+            let mut table = table(0);
             for (text, count) in &texts {
                 table.add(&word(text), *count).unwrap();
             }
@@ -85,7 +91,7 @@ proptest! {
 fn a_table_stays_within_its_bytes() {
     for bytes in [0, TABLE_BYTES_MIN, 300_000, 1 << 20, (3 << 20) + 1] {
         for len in [3, 17, 100] {
-            let mut table = Table::new(bytes);
+            let mut table = table(bytes);
             let mut added = 0_u64;
             while table.add(&word(format!("{added:0len$}").as_bytes()), 1).is_ok() {
                 added += 1;

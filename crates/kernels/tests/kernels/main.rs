@@ -26,7 +26,7 @@ fn the_catalogue_lists_every_kernel() {
         listed(&Histogram::new()),
         listed(&Identity),
         listed(&LinReg::new(PairType::U8)),
-        listed(&WordCount::new(0, ".")),
+        listed(&WordCount::new(".")),
     ];
     let catalogue: Vec<_> =
         CATALOGUE.iter().map(|entry| (entry.name.to_owned(), entry.effect)).collect();

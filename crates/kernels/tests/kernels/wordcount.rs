@@ -30,7 +30,7 @@ fn plain_count(input: &[u8], top: usize) -> Vec<u8> {
 }
 
 fn kernel(table_bytes: u64) -> WordCount {
-    WordCount::new(table_bytes, std::env::temp_dir())
+    WordCount::new(std::env::temp_dir()).table_bytes(table_bytes)
 }
 
 fn count(input: &[u8], plan: Plan) -> Result<Vec<u8>, KernelError> {
@@ -174,14 +174,14 @@ fn the_longest_word_fits_the_smallest_table() {
 fn a_directory_that_cannot_be_written_is_named_with_a_cure() {
     let input = many_words(2, 20_000, 20_000);
     let missing = std::env::temp_dir().join("no such directory");
-    let mut kernel = WordCount::new(0, &missing);
+    let mut kernel = WordCount::new(&missing).table_bytes(0);
     let error = run(&mut kernel, &input, Plan::blocks_of(4096)).unwrap_err().to_string();
     assert!(
         error.contains(missing.to_str().unwrap()) && error.contains("--table-bytes"),
         "{error}"
     );
     // What fits the table needs no directory.
-    let mut kernel = WordCount::new(ROOMY, &missing);
+    let mut kernel = WordCount::new(&missing);
     assert!(reduce(&mut kernel, &input, Plan::blocks_of(4096)).is_ok());
 }
 
@@ -212,4 +212,6 @@ fn the_table_is_shared_and_counted() {
     let (one, four) = (roomy.memory_bytes(1), roomy.memory_bytes(4));
     assert!(one > ROOMY && four > one && four < ROOMY + 4 * (3 << 20), "{one}, {four}");
     assert!(kernel(0).memory_bytes(4) > 4 * (256 << 10));
+    let by_default = WordCount::new(std::env::temp_dir());
+    assert_eq!(4 * by_default.memory_bytes(1), by_default.memory_bytes(4));
 }

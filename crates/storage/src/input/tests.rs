@@ -40,6 +40,14 @@ fn an_empty_file_is_a_file() {
 }
 
 #[test]
+fn a_file_of_sys_is_a_stream() {
+    let Ok(input) = Input::open(Path::new("/sys/kernel/mm/transparent_hugepage/enabled")) else {
+        return skip("a file of /sys", "it is not there");
+    };
+    assert_eq!((input.kind(), input.len_bytes()), (Kind::Stream, None));
+}
+
+#[test]
 fn a_file_of_proc_is_a_stream() {
     let input = Input::open(Path::new("/proc/self/maps")).unwrap();
     assert_eq!((input.kind(), input.len_bytes()), (Kind::Stream, None));

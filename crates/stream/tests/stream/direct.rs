@@ -121,3 +121,17 @@ fn an_output_of_unknown_length_can_be_direct_too() {
         );
     }
 }
+
+#[test]
+fn a_stream_is_refused_where_direct_was_asked_for() {
+    for (from, to) in [(From::Pipe, To::Nothing), (From::File, To::Null), (From::Pipe, To::Pipe)] {
+        let mut setting = Setting::of_file(10_000, 4096, to).direct(Direct::On);
+        setting.from = from;
+        if from == From::File && !has_direct() {
+            continue;
+        }
+        let error = run(&setting, Cut::ANYWHERE).outcome.unwrap_err();
+        assert!(matches!(&error, StreamError::Plan(PlanError::Direct { .. })), "{error}");
+        assert!(error.to_string().contains("use --direct auto"), "{error}");
+    }
+}
