@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::str::FromStr;
 
-use stream::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
+use stream::{Block, Cut, EARLY_PARTS_MAX, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
 
 use crate::{Finish, Report};
 use floats::{CHUNK_PAIRS, FOREST_BYTES_MAX, Forest};
@@ -93,9 +93,6 @@ impl LinReg {
     }
 }
 
-/// Parts that wait for an earlier one ([`MergeOrder::ByUnit`]).
-const WAITING_PARTS_MAX: u64 = 64;
-
 /// What is known of some of the pairs.
 #[derive(Clone, Debug)]
 pub struct LinRegPart(Collected);
@@ -150,7 +147,7 @@ impl Kernel for LinReg {
     fn memory_bytes(&self, accelerators: usize) -> u64 {
         let forests = if self.pair_type.is_exact() { 0 } else { FOREST_BYTES_MAX };
         let parts = accelerators as u64 * (size_of::<LinRegPart>() as u64 + forests);
-        parts + WAITING_PARTS_MAX * forests
+        parts + EARLY_PARTS_MAX as u64 * forests
     }
 
     fn part(&self, _accelerators: usize) -> LinRegPart {

@@ -56,6 +56,7 @@ mod stats;
 pub use error::StreamError;
 pub use kernel::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
 pub use memory::{peak_rss_bytes, rss_bytes};
+pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;
 pub use plan::{Options, Plan, PlanError};
 pub use run::{plan, run};

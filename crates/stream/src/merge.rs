@@ -6,9 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use crate::gate::{Gate, lock};
 use crate::kernel::{Kernel, KernelError, MergeOrder};
 
-/// Parts that wait for those before them, at most, before their threads wait
-/// as well.
-pub(crate) const EARLY_PARTS_MAX: usize = 64;
+/// Parts that wait for those before them ([`MergeOrder::ByUnit`]), at most,
+/// before their threads wait as well. A kernel whose parts hold memory outside
+/// themselves counts so many in [`Kernel::memory_bytes`].
+pub const EARLY_PARTS_MAX: usize = 64;
 
 /// The partial results of a run.
 pub(crate) enum Parts<P> {
