@@ -180,6 +180,7 @@ impl<'env> Cx<'env> {
     /// Item `index` of a slice in main memory, in place: prefetches all of it
     /// and gives the other threads a turn, unless the slice is near. A get
     /// whose local store is the core's own cache: no copy, no buffer, no tag.
+    /// Where the slice is near nobody gets a turn: a long loop yields by itself.
     ///
     /// # Panics
     /// If `index` is outside the slice, as with slices.
@@ -205,8 +206,7 @@ impl<'env> Cx<'env> {
     fn load_in_place<'t, T: ?Sized>(&self, item: &'t T, of_bytes: u64) -> Load<'_, 'env, 't, T> {
         let memory = self.core.transfers.memory();
         let item = memory.after_arrival(item);
-        // Every so often a thread gives way all the same, as after straight gets.
-        let near = memory.is_near(of_bytes) && self.core.transfers.may_go_on();
+        let near = memory.is_near(of_bytes);
         if !near {
             memory::prefetch_item(item);
         }
