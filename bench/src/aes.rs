@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum as _};
 use crate::args::{
     Discipline, Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, parse_threads, show_bytes,
 };
+use crate::arrival::Arrival;
 use crate::blocks::Blocks;
 use crate::hw::{Mem, Pages};
 use crate::listings::{Work, listing1, listing1_stackful, listing3};
@@ -83,14 +84,15 @@ impl Case<'_> {
         let blocks =
             Blocks::take(self.tour, memory.len() as u64, self.block_bytes, self.order, self.count);
         let region = Region::memory_mut(&mut memory);
-        let work = Work { region: &region, blocks, align_bytes: 1 };
+        let arrival = &Arrival::new(self.discipline);
+        let work = Work { region: &region, blocks, align_bytes: 1, arrival };
         program(work, blocks.count * self.block_bytes as u64)
     }
 
     fn config(&self, threads: usize, buffers: usize) -> Config {
         let config = one_accelerator(threads);
         let local_store_bytes = config.local_store_bytes.max(buffers * self.block_bytes.max(128));
-        Config { local_store_bytes, waited: self.discipline.waited(), ..config }
+        Config { local_store_bytes, ..config }
     }
 
     fn simple(&self, threads: usize) -> anyhow::Result<Sample> {

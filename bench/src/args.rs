@@ -1,6 +1,5 @@
 //! Arguments that several experiments share.
 
-use cellway::accel::Waited;
 use clap::{Args, ValueEnum};
 
 use crate::hw::Pages;
@@ -93,16 +92,6 @@ impl Discipline {
             }
             Discipline::Dependency => "waited (dependency)",
             Discipline::Plain => "plain",
-        }
-    }
-
-    /// The same as an accelerator's setting.
-    #[must_use]
-    pub fn waited(self) -> Waited {
-        match self {
-            Discipline::Fence => Waited::LoadFence,
-            Discipline::Dependency => Waited::Dependency,
-            Discipline::Plain => Waited::Plain,
         }
     }
 }

@@ -9,6 +9,7 @@
 
 pub mod aes;
 pub mod args;
+mod arrival;
 mod blocks;
 pub mod chain;
 pub mod coldfile;

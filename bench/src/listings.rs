@@ -4,8 +4,9 @@
 use std::ops::Range;
 
 use anyhow::anyhow;
-use cellway::accel::{Buf, Cx, Lent, NoSpace, Place, Region, StackCx, Tag, TransferResult};
+use cellway::accel::{Buf, Cx, Ea, Lent, NoSpace, Place, Region, StackCx, Tag, TransferResult};
 
+use crate::arrival::Arrival;
 use crate::blocks::Blocks;
 
 /// What a program works on.
@@ -15,9 +16,25 @@ pub(crate) struct Work<'env> {
     pub(crate) blocks: Blocks,
     /// Alignment of buffers: 1 in memory, the device's for direct I/O.
     pub(crate) align_bytes: usize,
+    pub(crate) arrival: &'env Arrival,
 }
 
-impl Work<'_> {
+impl<'env> Work<'env> {
+    /// Where block `number` lies.
+    #[inline(always)]
+    fn place(&self, number: u64) -> Ea<'env> {
+        self.region.at(self.arrival.before(self.blocks.offset(number)))
+    }
+
+    /// The block of a transfer that is over. A failed one holds a buffer, which
+    /// stays on its accelerator: keep the text.
+    #[inline(always)]
+    fn arrived(&self, result: TransferResult) -> anyhow::Result<Buf> {
+        let buf = result.map_err(|error| anyhow!("{error}"))?;
+        self.arrival.wait(&buf);
+        Ok(buf)
+    }
+
     fn buffer(&self, cx: &Cx<'_>) -> Result<Buf, NoSpace> {
         cx.alloc_aligned(self.blocks.block_bytes, self.align_bytes)
     }
@@ -29,8 +46,8 @@ fn share(at: Place, count: u64) -> Range<u64> {
     count * index / threads..count * (index + 1) / threads
 }
 
-/// A failed transfer holds a buffer, which stays on its accelerator: keep the text.
-fn arrived(result: TransferResult) -> anyhow::Result<Buf> {
+/// As [`Work::arrived`], for a put.
+fn put_out(result: TransferResult) -> anyhow::Result<Buf> {
     result.map_err(|error| anyhow!("{error}"))
 }
 
@@ -48,11 +65,11 @@ pub(crate) async fn listing1<'env, const WRITE: bool>(
     let mut buf = work.buffer(&cx)?;
     let mut sum = 0_u64;
     for number in share(at, work.blocks.count) {
-        let place = work.region.at(work.blocks.offset(number));
-        buf = arrived(cx.get(buf, place, block_bytes, tag).await)?;
+        let place = work.place(number);
+        buf = work.arrived(cx.get(buf, place, block_bytes, tag).await)?;
         sum = sum.wrapping_add(compute(&mut buf));
         if WRITE {
-            buf = arrived(cx.put(buf, place, tag).await)?;
+            buf = put_out(cx.put(buf, place, tag).await)?;
         }
     }
     Ok(sum)
@@ -66,12 +83,14 @@ pub(crate) async fn listing1_in_place<'env>(
     at: Place,
     memory: Lent<'_, u8>,
     blocks: Blocks,
+    arrival: &Arrival,
     compute: impl Fn(&[u8]) -> u64,
 ) -> anyhow::Result<u64> {
     let mut sum = 0_u64;
     for number in share(at, blocks.count) {
-        let start = blocks.offset(number) as usize;
+        let start = arrival.before(blocks.offset(number)) as usize;
         let block = cx.load_slice(&memory, start..start + blocks.block_bytes).await;
+        arrival.wait(block);
         sum = sum.wrapping_add(compute(block));
     }
     Ok(sum)
@@ -83,11 +102,16 @@ pub(crate) async fn listing3_in_place(
     cx: Cx<'_>,
     memory: Lent<'_, u8>,
     blocks: Blocks,
+    arrival: &Arrival,
     compute: impl Fn(&[u8]) -> u64,
 ) -> anyhow::Result<u64> {
     let load = |number| {
-        let start = blocks.offset(number) as usize;
+        let start = arrival.before(blocks.offset(number)) as usize;
         cx.load_slice(&memory, start..start + blocks.block_bytes)
+    };
+    let compute = |block: &[u8]| {
+        arrival.wait(block);
+        compute(block)
     };
     let mut sum = 0_u64;
     let (mut even, mut odd) = (load(0), load(1));
@@ -113,11 +137,11 @@ pub(crate) fn listing1_stackful<'env, const WRITE: bool>(
     let mut buf = work.buffer(cx)?;
     let mut sum = 0_u64;
     for number in share(at, work.blocks.count) {
-        let place = work.region.at(work.blocks.offset(number));
-        buf = arrived(stack.wait(cx.get(buf, place, block_bytes, tag)))?;
+        let place = work.place(number);
+        buf = work.arrived(stack.wait(cx.get(buf, place, block_bytes, tag)))?;
         sum = sum.wrapping_add(compute(&mut buf));
         if WRITE {
-            buf = arrived(stack.wait(cx.put(buf, place, tag)))?;
+            buf = put_out(stack.wait(cx.put(buf, place, tag)))?;
         }
     }
     Ok(sum)
@@ -134,21 +158,21 @@ pub(crate) async fn listing3<'env, const WRITE: bool>(
     compute: impl Fn(&mut [u8]) -> u64,
 ) -> anyhow::Result<u64> {
     let (block_bytes, tags) = (work.blocks.block_bytes, [Tag::new(0), Tag::new(1)]);
-    let place = |number: u64| work.region.at(work.blocks.offset(number));
+    let place = |number: u64| work.place(number);
     let pairs = work.blocks.count / 2;
     let mut sum = 0_u64;
     let (first, second) = (work.buffer(&cx)?, work.buffer(&cx)?);
     let mut transfer0 = cx.get(first, place(0), block_bytes, tags[0]);
     let mut transfer1 = cx.get(second, place(1), block_bytes, tags[1]);
     for pair in 0..pairs - 1 {
-        let mut buf = arrived(transfer0.await)?;
+        let mut buf = work.arrived(transfer0.await)?;
         sum = sum.wrapping_add(compute(&mut buf));
         transfer0 = if WRITE {
             cx.put(buf, place(2 * pair), tags[0]).then_get(place(2 * pair + 2), block_bytes)
         } else {
             cx.get(buf, place(2 * pair + 2), block_bytes, tags[0])
         };
-        let mut buf = arrived(transfer1.await)?;
+        let mut buf = work.arrived(transfer1.await)?;
         sum = sum.wrapping_add(compute(&mut buf));
         transfer1 = if WRITE {
             cx.put(buf, place(2 * pair + 1), tags[1]).then_get(place(2 * pair + 3), block_bytes)
@@ -156,14 +180,14 @@ pub(crate) async fn listing3<'env, const WRITE: bool>(
             cx.get(buf, place(2 * pair + 3), block_bytes, tags[1])
         };
     }
-    let mut buf = arrived(transfer0.await)?;
+    let mut buf = work.arrived(transfer0.await)?;
     sum = sum.wrapping_add(compute(&mut buf));
     let last0 = WRITE.then(|| cx.put(buf, place(2 * pairs - 2), tags[0]));
-    let mut buf = arrived(transfer1.await)?;
+    let mut buf = work.arrived(transfer1.await)?;
     sum = sum.wrapping_add(compute(&mut buf));
     let last1 = WRITE.then(|| cx.put(buf, place(2 * pairs - 1), tags[1]));
     for put in [last0, last1].into_iter().flatten() {
-        arrived(put.await)?;
+        put_out(put.await)?;
     }
     Ok(sum)
 }

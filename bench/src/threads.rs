@@ -4,10 +4,13 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
-use cellway::accel::{Buf, Config, Cx, Region, Waited, run_with_host};
+use cellway::accel::{Buf, Config, Cx, Region, run_with_host};
 use clap::Args;
 
-use crate::args::{Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, show_bytes};
+use crate::args::{
+    Discipline, Order, PagesArg, Rounds, parse_block_bytes, parse_bytes, show_bytes,
+};
+use crate::arrival::Arrival;
 use crate::blocks::Blocks;
 use crate::chain::Chain;
 use crate::hw::{LOAD_FENCE, Mem, Pages};
@@ -290,9 +293,10 @@ fn gets(args: &ThreadsArgs, machine: &Machine, pages: Pages) -> anyhow::Result<T
 
 /// One thread per accelerator; the items are the gets of one accelerator.
 fn get_blocks(region: &Region<'_>, blocks: Blocks, accelerators: usize) -> anyhow::Result<Sample> {
-    let config = Config { accelerators, waited: Waited::LoadFence, ..one_accelerator(1) };
+    let config = Config { accelerators, ..one_accelerator(1) };
+    let arrival = &Arrival::new(Discipline::Fence);
     let chain = &Chain::default();
-    let work = Work { region, blocks, align_bytes: 1 };
+    let work = Work { region, blocks, align_bytes: 1, arrival };
     run_timed(&config, blocks.count / accelerators as u64, |cx, at| {
         listing1::<false>(cx, at, work, |block| chain.read::<0>(block))
     })

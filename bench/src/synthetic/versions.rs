@@ -6,6 +6,7 @@ use cellway::accel::{Config, Lent, Region};
 
 use super::raw::block_loop;
 use crate::args::{Discipline, Order};
+use crate::arrival::Arrival;
 use crate::blocks::Blocks;
 use crate::chain::{Chain, with_cycles};
 use crate::coldfile::ColdFile;
@@ -91,7 +92,7 @@ impl Case<'_> {
         let config = one_accelerator(threads);
         let buffer_bytes = self.block_bytes.next_multiple_of(self.medium.align_bytes().max(128));
         let local_store_bytes = config.local_store_bytes.max(buffers * buffer_bytes);
-        Config { local_store_bytes, waited: self.discipline.waited(), ..config }
+        Config { local_store_bytes, ..config }
     }
 
     fn run_simple<const CYCLES: usize, const WRITE: bool>(
@@ -99,9 +100,11 @@ impl Case<'_> {
         threads: usize,
     ) -> anyhow::Result<Sample> {
         let blocks = self.next_blocks(threads);
+        let arrival = &Arrival::new(self.discipline);
         let bytes = blocks.count * self.block_bytes as u64;
         self.medium.with_region(WRITE, |region| {
-            let work = Work { region, blocks, align_bytes: self.medium.align_bytes() };
+            let align_bytes = self.medium.align_bytes();
+            let work = Work { region, blocks, align_bytes, arrival };
             let chain = self.chain;
             run_timed(&self.config(threads, threads), bytes, |cx, at| {
                 listing1::<WRITE>(cx, at, work, compute::<CYCLES, WRITE>(chain))
@@ -111,9 +114,11 @@ impl Case<'_> {
 
     fn run_double<const CYCLES: usize, const WRITE: bool>(&self) -> anyhow::Result<Sample> {
         let blocks = self.next_blocks(2);
+        let arrival = &Arrival::new(self.discipline);
         let bytes = blocks.count * self.block_bytes as u64;
         self.medium.with_region(WRITE, |region| {
-            let work = Work { region, blocks, align_bytes: self.medium.align_bytes() };
+            let align_bytes = self.medium.align_bytes();
+            let work = Work { region, blocks, align_bytes, arrival };
             let chain = self.chain;
             run_timed(&self.config(1, 2), bytes, |cx, _| {
                 listing3::<WRITE>(cx, work, compute::<CYCLES, WRITE>(chain))
@@ -130,15 +135,16 @@ impl Case<'_> {
         let blocks = self.next_blocks(threads.max(2));
         let bytes = blocks.count * self.block_bytes as u64;
         let (memory, chain) = (&memory.borrow(), self.chain);
+        let arrival = &Arrival::new(self.discipline);
         let memory = Lent::new(&memory[..]);
         let compute = |block: &[u8]| chain.read::<CYCLES>(block);
         if threads == 0 {
             return run_timed(&self.config(1, 1), bytes, |cx, _| {
-                listing3_in_place(cx, memory, blocks, compute)
+                listing3_in_place(cx, memory, blocks, arrival, compute)
             });
         }
         run_timed(&self.config(threads, 1), bytes, |cx, at| {
-            listing1_in_place(cx, at, memory, blocks, compute)
+            listing1_in_place(cx, at, memory, blocks, arrival, compute)
         })
     }
 
@@ -148,10 +154,11 @@ impl Case<'_> {
         ahead: u64,
     ) -> Sample {
         let blocks = self.next_blocks(1);
+        let arrival = Arrival::new(self.discipline);
         let memory = &mut memory.borrow_mut();
         let bytes = blocks.count * self.block_bytes as u64;
         Sample::of(bytes, || {
-            block_loop::<CYCLES, WRITE>(memory, &blocks, self.chain, ahead, self.discipline)
+            block_loop::<CYCLES, WRITE>(memory, &blocks, self.chain, ahead, &arrival)
         })
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::{cell::RefCell, fmt};
 
 use crate::cx::{Core, Cx};
-use crate::engine::memory::{MemoryEngine, MemoryPath, Waited};
+use crate::engine::memory::{MemoryEngine, MemoryPath};
 use crate::engine::{self, EngineChoice, EngineError, Faults, Wait};
 use crate::machine::{Machine, Member, Post, Sleep, lock};
 use crate::sched::{Leaves, Scheduler, SpawnError};
@@ -38,8 +38,6 @@ pub struct Config {
     pub memory: MemoryPath,
     /// Regions up to this many bytes are near: default, the second-level cache.
     pub near_bytes: u64,
-    /// Whether memory transfers end as on the in-order Cell. For experiments.
-    pub waited: Waited,
     /// Pin each accelerator to a core of the affinity mask, unless there are
     /// more accelerators than cores. Default on.
     pub pin: bool,
@@ -61,7 +59,6 @@ impl Default for Config {
             engine: EngineChoice::Auto,
             memory: MemoryPath::Auto,
             near_bytes: topology.l2_bytes.unwrap_or(1 << 20) as u64,
-            waited: Waited::Plain,
             pin: true,
             mailbox_entries: 4,
             faults: None,
@@ -186,7 +183,7 @@ impl<'env> Accelerator<'env> {
         let post: Arc<Post> = machine.posts[number].clone();
         post.set_kicker(engine.kicker());
         let sched = Scheduler::new(config.threads_max.max(config.threads), post);
-        let memory = MemoryEngine::new(depth, config.memory, config.waited, config.near_bytes);
+        let memory = MemoryEngine::new(depth, config.memory, config.near_bytes);
         let transfers = Transfers::new(engine, depth, memory);
         let core = Core::new(number, sched, transfers, store, machine.clone());
         Ok(Self { core: Rc::new(core), turns_left: 0 })

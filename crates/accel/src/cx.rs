@@ -205,7 +205,6 @@ impl<'env> Cx<'env> {
     #[inline(always)]
     fn load_in_place<'t, T: ?Sized>(&self, item: &'t T, of_bytes: u64) -> Load<'_, 'env, 't, T> {
         let memory = self.core.transfers.memory();
-        let item = memory.after_arrival(item);
         let near = memory.is_near(of_bytes);
         if !near {
             memory::prefetch_item(item);

@@ -66,7 +66,7 @@ pub use accelerator::{
 };
 pub use arena::BUF_ALIGN_BYTES;
 pub use cx::{Cx, Thread};
-pub use engine::memory::{MemoryPath, Waited};
+pub use engine::memory::MemoryPath;
 pub use engine::{EngineChoice, EngineError, EngineReport, Faults, probe};
 pub use fault::{TransferError, TransferFault, TransferResult};
 pub use mail::NoFit;

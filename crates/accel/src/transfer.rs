@@ -185,7 +185,6 @@ impl<'t, T: ?Sized> Future for Load<'_, '_, 't, T> {
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<&'t T> {
         if self.over {
-            self.core.transfers.memory().wait_for(self.item);
             return Poll::Ready(self.item);
         }
         self.over = true;

@@ -70,19 +70,6 @@ pub(crate) fn prefetch_item<T: ?Sized>(item: &T) {
     }
 }
 
-/// Waits until all loads so far are done: stands for the Cell's in-order core
-/// in the *waited* discipline of the experiments (LFENCE).
-#[inline(always)]
-fn wait_for_loads() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: LFENCE is part of SSE2, which every x86-64 has.
-    unsafe {
-        std::arch::x86_64::_mm_lfence();
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-}
-
 /// Copies from memory nobody writes.
 ///
 /// # Safety
@@ -184,29 +171,6 @@ unsafe fn copy_sse2(mut source: *const u8, mut target: *mut u8, mut len: usize) 
     }
 }
 
-/// Zero, but not before the byte at `address` has arrived, and the compiler
-/// does not know.
-///
-/// # Safety
-/// A byte is readable at `address`.
-#[inline(always)]
-unsafe fn zero_after(address: *const u8) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let zero: usize;
-        // SAFETY: reads the byte and clears it by an instruction that waits
-        // for it.
-        unsafe {
-            std::arch::asm!("movzx {0:e}, byte ptr [{1}]", "and {0:e}, 0", out(reg) zero, in(reg) address,
-                            options(nostack, readonly));
-        }
-        zero
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's condition.
-    std::hint::black_box(usize::from(unsafe { address.read_volatile() }) & std::hint::black_box(0))
-}
-
 /// How memory transfers are carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryPath {
@@ -218,21 +182,6 @@ pub enum MemoryPath {
     Interleave,
     /// Always copy at once.
     Straight,
-}
-
-/// Whether a memory transfer's end is waited for as the Cell's in-order core
-/// did, or left to the processor's own out-of-order overlap. For experiments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Waited {
-    /// Not: what a user's loop really gets.
-    #[default]
-    Plain,
-    /// No later transfer is issued before this one's bytes are there: its
-    /// address is made to depend on them. Prefetches of others go on.
-    Dependency,
-    /// LFENCE after the copy: nothing later starts before all loads, and the
-    /// address translations of all prefetches, are done.
-    LoadFence,
 }
 
 /// A block this long occupies the processor's own prefetchers by itself.
@@ -270,7 +219,6 @@ struct Entry {
 /// The memory engine of one accelerator.
 pub(crate) struct MemoryEngine {
     path: MemoryPath,
-    waited: Waited,
     /// Memory up to this length is read without a prefetch.
     near_bytes: u64,
     last_end: Cell<*const u8>,
@@ -279,12 +227,10 @@ pub(crate) struct MemoryEngine {
     in_flight: Cell<usize>,
     /// Gets in flight that later ones of their tag must not pass.
     barriers: Cell<usize>,
-    /// Zero, once the last block waited for has arrived.
-    arrived: Cell<usize>,
 }
 
 impl MemoryEngine {
-    pub(crate) fn new(depth: usize, path: MemoryPath, waited: Waited, near_bytes: u64) -> Self {
+    pub(crate) fn new(depth: usize, path: MemoryPath, near_bytes: u64) -> Self {
         let depth = depth.max(1) as u32;
         let entry = |index: u32| Entry {
             source: Cell::new(ptr::null()),
@@ -302,14 +248,12 @@ impl MemoryEngine {
         };
         Self {
             path,
-            waited,
             near_bytes,
             last_end: Cell::new(ptr::null()),
             entries: (0..depth).map(entry).collect(),
             free: Cell::new(0),
             in_flight: Cell::new(0),
             barriers: Cell::new(0),
-            arrived: Cell::new(0),
         }
     }
 
@@ -362,44 +306,6 @@ impl MemoryEngine {
                 copy_quiet(copy.source, copy.target, copy.len);
             }
         }
-        if self.waited != Waited::Plain && copy.len > 0 {
-            // SAFETY: the last byte of the source.
-            unsafe { self.wait_until_here(copy.source.add(copy.len - 1)) };
-        }
-    }
-
-    /// In the waited disciplines, ends a wait for `item`.
-    #[inline(always)]
-    pub(crate) fn wait_for<T: ?Sized>(&self, item: &T) {
-        if self.waited != Waited::Plain && size_of_val(item) > 0 {
-            // SAFETY: the last byte of `item`.
-            unsafe {
-                self.wait_until_here(ptr::from_ref(item).cast::<u8>().add(size_of_val(item) - 1))
-            };
-        }
-    }
-
-    /// # Safety
-    /// A byte is readable at `last`.
-    #[inline(always)]
-    unsafe fn wait_until_here(&self, last: *const u8) {
-        if self.waited == Waited::LoadFence {
-            wait_for_loads();
-        } else {
-            // SAFETY: the caller's condition.
-            self.arrived.set(unsafe { zero_after(last) });
-        }
-    }
-
-    /// `item`, in the dependency discipline by an address that is not known
-    /// before the last block waited for has arrived.
-    #[inline(always)]
-    pub(crate) fn after_arrival<'t, T: ?Sized>(&self, item: &'t T) -> &'t T {
-        if self.waited != Waited::Dependency {
-            return item;
-        }
-        // SAFETY: `arrived` is zero: the same address.
-        unsafe { &*ptr::from_ref(item).byte_add(self.arrived.get()) }
     }
 
     /// Prefetches a copy's source; `None` if all entries are taken.
@@ -412,12 +318,8 @@ impl MemoryEngine {
         let index = self.free.get();
         let entry = self.entries.get(index as usize)?;
         self.free.set(entry.next_free.get());
-        let source = match self.waited {
-            Waited::Dependency => copy.source.wrapping_add(self.arrived.get()),
-            Waited::Plain | Waited::LoadFence => copy.source,
-        };
-        prefetch_range(source, copy.len);
-        entry.source.set(source);
+        prefetch_range(copy.source, copy.len);
+        entry.source.set(copy.source);
         entry.target.set(copy.target);
         entry.len.set(copy.len);
         entry.tag.set(tag);

@@ -6,7 +6,7 @@ mod order;
 mod ownership;
 mod round_trips;
 
-use cellway_accel::{Config, Cx, EngineChoice, Faults, MemoryPath, Place, RunError, Waited, run};
+use cellway_accel::{Config, Cx, EngineChoice, Faults, MemoryPath, Place, RunError, run};
 
 use crate::harness::{Backed, Backing, direct_align, engines, skip, small, watch};
 
@@ -128,9 +128,8 @@ fn pread_with_faults_conforms() {
 fn memory_conforms() {
     let _dog = watch();
     for memory in [MemoryPath::Auto, MemoryPath::Interleave, MemoryPath::Straight] {
-        for waited in [Waited::Plain, Waited::Dependency, Waited::LoadFence] {
-            let faults = (waited == Waited::Plain).then(|| Faults::survivable(1));
-            suite(&Config { memory, waited, faults, ..small() }, &[Backing::Memory]);
+        for faults in [None, Some(Faults::survivable(1))] {
+            suite(&Config { memory, faults, ..small() }, &[Backing::Memory]);
         }
     }
 }
