@@ -26,11 +26,10 @@ impl<'env> Work<'env> {
         self.region.at(self.arrival.before(self.blocks.offset(number)))
     }
 
-    /// The block of a transfer that is over. A failed one holds a buffer, which
-    /// stays on its accelerator: keep the text.
+    /// The block of a get that is over, waited for.
     #[inline(always)]
     fn arrived(&self, result: TransferResult) -> anyhow::Result<Buf> {
-        let buf = result.map_err(|error| anyhow!("{error}"))?;
+        let buf = buf_of(result)?;
         self.arrival.wait(&buf);
         Ok(buf)
     }
@@ -46,8 +45,8 @@ fn share(at: Place, count: u64) -> Range<u64> {
     count * index / threads..count * (index + 1) / threads
 }
 
-/// As [`Work::arrived`], for a put.
-fn put_out(result: TransferResult) -> anyhow::Result<Buf> {
+/// A failed transfer holds a buffer, which stays on its accelerator: keep the text.
+fn buf_of(result: TransferResult) -> anyhow::Result<Buf> {
     result.map_err(|error| anyhow!("{error}"))
 }
 
@@ -69,7 +68,7 @@ pub(crate) async fn listing1<'env, const WRITE: bool>(
         buf = work.arrived(cx.get(buf, place, block_bytes, tag).await)?;
         sum = sum.wrapping_add(compute(&mut buf));
         if WRITE {
-            buf = put_out(cx.put(buf, place, tag).await)?;
+            buf = buf_of(cx.put(buf, place, tag).await)?;
         }
     }
     Ok(sum)
@@ -141,7 +140,7 @@ pub(crate) fn listing1_stackful<'env, const WRITE: bool>(
         buf = work.arrived(stack.wait(cx.get(buf, place, block_bytes, tag)))?;
         sum = sum.wrapping_add(compute(&mut buf));
         if WRITE {
-            buf = put_out(stack.wait(cx.put(buf, place, tag)))?;
+            buf = buf_of(stack.wait(cx.put(buf, place, tag)))?;
         }
     }
     Ok(sum)
@@ -187,7 +186,7 @@ pub(crate) async fn listing3<'env, const WRITE: bool>(
     sum = sum.wrapping_add(compute(&mut buf));
     let last1 = WRITE.then(|| cx.put(buf, place(2 * pairs - 1), tags[1]));
     for put in [last0, last1].into_iter().flatten() {
-        put_out(put.await)?;
+        buf_of(put.await)?;
     }
     Ok(sum)
 }

@@ -38,8 +38,8 @@ pub struct Config {
     pub memory: MemoryPath,
     /// Regions up to this many bytes are near: default, the second-level cache.
     pub near_bytes: u64,
-    /// Pin each accelerator to a core of the affinity mask, unless there are
-    /// more accelerators than cores. Default on.
+    /// Pin each accelerator to a core of the affinity mask that no other run of
+    /// this process has, from the last on; none where there are too few. Default on.
     pub pin: bool,
     /// Entries of each mailbox. Default 4, as the SPU's inbound mailbox.
     pub mailbox_entries: usize,
@@ -240,7 +240,7 @@ impl<'env> Accelerator<'env> {
     pub fn run_to_end(&mut self) -> Result<(), RunError> {
         self.core.machine.forget_deadlock_of_one();
         loop {
-            // With nobody to run, `wait` submits and reaps by one call.
+            // With nobody to run, `wait` reaps.
             self.look_around(self.core.sched.runnable() > 0)?;
             self.core.sched.turns(self.turns_left);
             self.turns_left = 0;

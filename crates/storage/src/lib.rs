@@ -5,7 +5,8 @@
 //! under its name or not at all: it is written as a file without a name and
 //! gets its name in [`Output::commit`], so a killed run has nothing to clean
 //! up (but when it replaces a file: a kill in the instant between link and
-//! rename leaves a hidden one). Pipes and devices cannot promise that and are written straight.
+//! rename leaves a hidden one). Pipes and devices cannot promise that and are
+//! written straight.
 //!
 //! Both hand out plain descriptors; what moves the bytes is somebody else's.
 //! The rival to the file without a name is a hidden temporary file renamed at

@@ -14,26 +14,19 @@ use crate::store::Buf;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
+/// Where a prefetched line goes, as the instruction's hint: the first-level cache.
+const INTO_L1: i32 = 3;
+/// The second-level cache: where many lines are under way, the first has too
+/// few buffers for misses, and evicts what came early.
+const INTO_L2: i32 = 2;
+
 /// Asks for the cache line at `address`.
 #[inline(always)]
-fn prefetch(address: *const u8) {
+fn prefetch<const INTO: i32>(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch is a hint; it never faults, whatever the address.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
-/// The same, into the second-level cache: where many lines are under way, the
-/// first level has too few buffers for misses, and evicts what came early.
-#[inline(always)]
-fn prefetch_near(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `prefetch`.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast());
+        std::arch::x86_64::_mm_prefetch::<INTO>(address.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
@@ -44,17 +37,17 @@ fn prefetch_near(address: *const u8) {
 fn prefetch_range(start: *const u8, len: usize) {
     let end = start.wrapping_add(len);
     if len <= LINE_BYTES {
-        prefetch(start);
+        prefetch::<INTO_L1>(start);
     } else {
         let mut at = start;
         while at < end {
-            prefetch_near(at);
+            prefetch::<INTO_L2>(at);
             at = at.wrapping_add(LINE_BYTES);
         }
     }
     // The end may lie one line further when the start is not aligned.
     if !(start as usize).is_multiple_of(LINE_BYTES) {
-        prefetch(end.wrapping_sub(1));
+        prefetch::<INTO_L1>(end.wrapping_sub(1));
     }
 }
 
@@ -64,7 +57,7 @@ pub(crate) fn prefetch_item<T: ?Sized>(item: &T) {
     let (start, len) = (ptr::from_ref(item).cast(), size_of_val(item));
     // An item no larger than its alignment does not cross a line.
     if len <= align_of_val(item).min(LINE_BYTES) {
-        prefetch(start);
+        prefetch::<INTO_L1>(start);
     } else {
         prefetch_range(start, len);
     }
