@@ -105,7 +105,11 @@ proptest! {
 
     #[test]
     fn neither_blocks_nor_accelerators_change_a_bit(
-        pairs in prop::collection::vec([-1.0_f32..1.0, 0.0_f32..1e6], 0..8000), plan in plans(), chunks in 1_usize..9
+        pairs in prop_oneof![
+            prop::collection::vec([-1.0_f32..1.0, 0.0_f32..1e6], 0..8000),
+            prop::collection::vec(any::<[f32; 2]>(), 0..8000),
+        ],
+        plan in plans(), chunks in 1_usize..9
     ) {
         let pairs: Vec<_> = pairs.iter().map(|pair| pair.map(f64::from)).collect();
         for pair_type in TYPES {
@@ -163,11 +167,16 @@ fn x_may_vary_from_unit_to_unit_only() {
         [[5.0, 1.0], [5.0, 3.0], [3.0, 1.0], [3.0, 7.0]],
         [[3.0, 1.0], [3.0, 3.0], [5.0, 1.0], [5.0, 7.0]],
     ] {
+        // Floats are cut into chunks of 512 pairs: each x fills two.
+        let pairs: Vec<_> = pairs.chunks(2).flat_map(|same_x| same_x.repeat(512)).collect();
         for pair_type in TYPES {
-            let two_pairs = 2 * encode(pair_type, &[[0.0; 2]]).len();
-            let whole = fit(pair_type, &pairs, Plan::blocks_of(1000));
+            let pair_bytes = encode(pair_type, &[[0.0; 2]]).len();
+            let whole = fit(pair_type, &pairs, Plan::blocks_of(1 << 20));
             assert!(whole.slope.is_some());
-            assert_eq!(fit(pair_type, &pairs, Plan::blocks_of(two_pairs)), whole);
+            for block_pairs in [512, 1024] {
+                let plan = Plan::blocks_of(block_pairs * pair_bytes);
+                assert_eq!(fit(pair_type, &pairs, plan), whole);
+            }
         }
     }
 }
