@@ -7,6 +7,7 @@ use crate::args::{IrregularArgs, show_bytes};
 use crate::hw::Pages;
 use crate::machine::Machine;
 use crate::measure::{Paired, Version, paired};
+use crate::program::on_one_core;
 use crate::table::{Cell, Table};
 
 /// One experiment on irregular access.
@@ -27,6 +28,11 @@ pub(crate) trait Irregular: Sized {
 
     /// Measures all footprints and page sizes asked for.
     fn run(args: &IrregularArgs, machine: &Machine) -> anyhow::Result<Table> {
+        on_one_core(|| Self::run_here(args, machine))
+    }
+
+    /// As `run`, on whichever core this is.
+    fn run_here(args: &IrregularArgs, machine: &Machine) -> anyhow::Result<Table> {
         let columns = [
             ("bytes", ""),
             ("pages", ""),

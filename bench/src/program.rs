@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use cellway::accel::{Config, Cx, Place};
 use pin_project_lite::pin_project;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::measure::Sample;
 
@@ -17,6 +18,25 @@ const DEPTH: usize = 16;
 /// One accelerator with `threads` threads, each of which may have a transfer in flight.
 pub(crate) fn one_accelerator(threads: usize) -> Config {
     Config { accelerators: 1, threads, depth: threads.max(DEPTH), ..Config::default() }
+}
+
+/// Runs `work` on the last core allowed, where one accelerator runs too: a core
+/// may be slower than another all the time, and versions without an
+/// accelerator must not be compared across them.
+pub(crate) fn on_one_core<R>(work: impl FnOnce() -> R) -> R {
+    let before = sched_getaffinity(None).ok();
+    let is_allowed = |&core: &usize| before.is_some_and(|cores| cores.is_set(core));
+    if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(is_allowed) {
+        let mut one = CpuSet::new();
+        one.set(last);
+        // Not being pinned makes figures noisier, not wrong.
+        let _ = sched_setaffinity(None, &one);
+    }
+    let result = work();
+    if let Some(before) = before {
+        let _ = sched_setaffinity(None, &before);
+    }
+    result
 }
 
 /// When a thread began.

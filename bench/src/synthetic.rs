@@ -28,6 +28,7 @@ use crate::fio::Fio;
 use crate::hw::{Mem, Pages};
 use crate::machine::Machine;
 use crate::measure::paired_on_stretches;
+use crate::program::on_one_core;
 use crate::table::Table;
 
 /// Bytes between blocks' lengths in files: what direct I/O can move.
@@ -170,7 +171,7 @@ pub(crate) fn run(args: &SyntheticArgs, machine: &Machine) -> anyhow::Result<Vec
     let mut notes = Vec::new();
     if args.medium != MediumArg::File {
         for &pages in args.pages.list() {
-            in_memory(&args, machine, pages, &mut outcomes)?;
+            on_one_core(|| in_memory(&args, machine, pages, &mut outcomes))?;
         }
     }
     if args.medium != MediumArg::Memory {

@@ -71,18 +71,20 @@ impl Walk {
     /// The serial loop, by any number of threads, each on its part of the cycle.
     fn threads(&self, threads: usize) -> anyhow::Result<Sample> {
         let nodes = Lent::new(&self.nodes);
-        run_timed(&one_accelerator(threads), self.hops(), |cx, at| async move {
+        run_timed(&one_accelerator(threads), self.hops(), |cx, at| {
             let (start, hops) = self.chain(at.index(), at.count());
-            let mut sum = 0_u64;
-            for _ in 0..self.laps {
-                let mut place = start;
-                for _ in 0..hops {
-                    let node = cx.load(&nodes, place as usize).await;
-                    sum = sum.wrapping_add(node.payload[0]);
-                    place = node.next;
+            async move {
+                let mut sum = 0_u64;
+                for _ in 0..self.laps {
+                    let mut place = start;
+                    for _ in 0..hops {
+                        let node = cx.load(&nodes, place as usize).await;
+                        sum = sum.wrapping_add(node.payload[0]);
+                        place = node.next;
+                    }
                 }
+                Ok(sum)
             }
-            Ok(sum)
         })
     }
 

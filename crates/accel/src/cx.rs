@@ -14,7 +14,7 @@ use crate::queue::{Direction, Order, Tag};
 use crate::region::{Ea, Lent};
 use crate::sched::{Leaves, Scheduler, SpawnError, Waiter, Waiters};
 use crate::store::{Buf, LocalStore, NoSpace};
-use crate::transfer::{Load, Transfer, YieldNow};
+use crate::transfer::{Load, Transfer, Turn, YieldNow};
 use crate::transfers::Transfers;
 
 /// One accelerator's state, shared by its threads.
@@ -204,18 +204,17 @@ impl<'env> Cx<'env> {
 
     #[inline(always)]
     fn load_in_place<'t, T: ?Sized>(&self, item: &'t T, of_bytes: u64) -> Load<'_, 'env, 't, T> {
-        let memory = self.core.transfers.memory();
-        let near = memory.is_near(of_bytes);
-        if !near {
+        let over = self.core.transfers.memory().is_near(of_bytes);
+        if !over {
             memory::prefetch_item(item);
         }
-        Load { core: &self.core, item, over: near }
+        Load { item, turn: Turn { core: &self.core, over } }
     }
 
     /// Gives the other threads a turn (the paper's `yield`).
     #[inline(always)]
     pub fn yield_now(&self) -> YieldNow<'_, 'env> {
-        YieldNow { core: &self.core, over: false }
+        YieldNow { turn: Turn { core: &self.core, over: false } }
     }
 
     /// This thread's number on its accelerator.

@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -33,6 +34,9 @@ type Body<'env> = dyn Future<Output = ()> + 'env;
 struct Slot<'env> {
     /// First, so that its address is the slot's: `is_own` compares them.
     waker: Waker,
+    /// Of that waker, made once. Borrowed while the body is polled, so that a
+    /// slot is never borrowed whole, only field by field.
+    context: MaybeUninit<Context<'static>>,
     /// From `Box::into_raw`; `None` when the slot is free.
     body: Option<NonNull<Body<'env>>>,
     /// Neighbours in the ring; dangling while not in it.
@@ -200,7 +204,7 @@ impl<'env> Scheduler<'env> {
             return 0;
         }
         // SAFETY: in a ring that is not empty the cursor is one of its slots.
-        unsafe { self.cursor.get().as_ref().number }
+        unsafe { (*self.cursor.get().as_ptr()).number }
     }
 
     /// Adds a thread at the end of the ring.
@@ -225,11 +229,24 @@ impl<'env> Scheduler<'env> {
             rung: AtomicBool::new(false),
             post: self.post.clone(),
         });
-        let waker = Waker::from(bell.clone());
-        let (next, prev) = (NonNull::dangling(), NonNull::dangling());
-        let slot =
-            Slot { waker, body: None, next, prev, bell, number, in_ring: false, waits_for: "" };
-        self.slots.borrow_mut().push(NonNull::from(Box::leak(Box::new(slot))));
+        let slot = NonNull::from(Box::leak(Box::new(Slot {
+            waker: Waker::from(bell.clone()),
+            context: MaybeUninit::uninit(),
+            body: None,
+            next: NonNull::dangling(),
+            prev: NonNull::dangling(),
+            bell,
+            number,
+            in_ring: false,
+            waits_for: "",
+        })));
+        // SAFETY: the slot stays where it is as long as the context in it, and
+        // its waker is never changed.
+        unsafe {
+            let at = slot.as_ptr();
+            (*at).context.write(Context::from_waker(&*(&raw const (*at).waker)));
+        }
+        self.slots.borrow_mut().push(slot);
         number
     }
 
@@ -290,12 +307,12 @@ impl<'env> Scheduler<'env> {
             self.turn.set(false);
             // SAFETY: in a ring that is not empty the cursor is a slot in it, so
             // it has a body: a leaked box that only `finish` frees,
-            // never while it is polled. A box's content is pinned. The waker is
-            // not changed while shared.
+            // never while it is polled. A box's content is pinned. The context
+            // was made with the slot, and is borrowed here only.
             let polled = unsafe {
                 let mut body = (*slot.as_ptr()).body.unwrap_unchecked();
-                Pin::new_unchecked(body.as_mut())
-                    .poll(&mut Context::from_waker(&(*slot.as_ptr()).waker))
+                let context = (*slot.as_ptr()).context.assume_init_mut();
+                Pin::new_unchecked(body.as_mut()).poll(context)
             };
             if polled.is_pending() && self.turn.get() {
                 // SAFETY: a thread that ran is still in the ring.
@@ -320,7 +337,7 @@ impl<'env> Scheduler<'env> {
             return;
         }
         // SAFETY: slots live as long as their scheduler.
-        let rung = unsafe { slot.as_ref() }.bell.rung.load(Ordering::SeqCst);
+        let rung = unsafe { &(*slot.as_ptr()).bell }.rung.load(Ordering::SeqCst);
         // A wake that came while the thread ran must not be lost.
         if rung {
             self.post.notify();
@@ -329,7 +346,7 @@ impl<'env> Scheduler<'env> {
 
     fn finish(&self, slot: SlotPtr<'env>) {
         // SAFETY: as above; the slot has left the ring and is not polled.
-        let (body, number) = unsafe { ((*slot.as_ptr()).body.take(), slot.as_ref().number) };
+        let (body, number) = unsafe { ((*slot.as_ptr()).body.take(), (*slot.as_ptr()).number) };
         let Some(body) = body else { return };
         self.live.set(self.live.get() - 1);
         // SAFETY: the box leaked by `spawn`, freed once: it was taken out of
@@ -346,7 +363,7 @@ impl<'env> Scheduler<'env> {
         let mut number = 0;
         while let Some(slot) = self.slot(number) {
             // SAFETY: slots live as long as their scheduler.
-            if unsafe { slot.as_ref() }.in_ring {
+            if unsafe { (*slot.as_ptr()).in_ring } {
                 self.leave_ring(slot);
             }
             self.finish(slot);
@@ -364,7 +381,7 @@ impl<'env> Scheduler<'env> {
         for number in woken {
             if let Some(slot) = self.slot(number) {
                 // SAFETY: slots live as long as their scheduler.
-                unsafe { slot.as_ref() }.bell.rung.store(false, Ordering::SeqCst);
+                unsafe { &(*slot.as_ptr()).bell }.rung.store(false, Ordering::SeqCst);
                 self.enter_ring(number);
             }
         }
@@ -377,7 +394,7 @@ impl<'env> Scheduler<'env> {
         self.slots
             .borrow()
             .iter()
-            .map(|slot| Arc::strong_count(unsafe { &slot.as_ref().bell }) - 2)
+            .map(|slot| Arc::strong_count(unsafe { &(*slot.as_ptr()).bell }) - 2)
             .sum()
     }
 
@@ -430,12 +447,12 @@ impl<'env> Scheduler<'env> {
     /// What every blocked thread waits for.
     pub(crate) fn blocked(&self) -> Vec<(u32, &'static str)> {
         let slots = self.slots.borrow();
-        // SAFETY: slots live as long as their scheduler.
-        let slots = slots.iter().map(|slot| unsafe { slot.as_ref() });
-        slots
-            .filter(|slot| slot.body.is_some() && !slot.in_ring)
-            .map(|slot| (slot.number, slot.waits_for))
-            .collect()
+        let seen = slots.iter().map(|slot| slot.as_ptr()).map(|at| unsafe {
+            // SAFETY: slots live as long as their scheduler.
+            ((*at).body.is_some() && !(*at).in_ring, (*at).number, (*at).waits_for)
+        });
+        let blocked = seen.filter(|(blocked, ..)| *blocked);
+        blocked.map(|(_, number, waits_for)| (number, waits_for)).collect()
     }
 }
 

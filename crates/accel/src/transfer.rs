@@ -172,20 +172,17 @@ impl Drop for Transfer<'_, '_> {
     }
 }
 
-/// A prefetched item; see [`Cx::load`].
-pub struct Load<'c, 'env, 't, T: ?Sized> {
+/// One turn of the other threads, still to come or over.
+pub(crate) struct Turn<'c, 'env> {
     pub(crate) core: &'c Core<'env>,
-    pub(crate) item: &'t T,
     pub(crate) over: bool,
 }
 
-impl<'t, T: ?Sized> Future for Load<'_, '_, 't, T> {
-    type Output = &'t T;
-
+impl Turn<'_, '_> {
     #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<&'t T> {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.over {
-            return Poll::Ready(self.item);
+            return Poll::Ready(());
         }
         self.over = true;
         self.core.sched.wait_turn(cx);
@@ -193,10 +190,24 @@ impl<'t, T: ?Sized> Future for Load<'_, '_, 't, T> {
     }
 }
 
+/// A prefetched item; see [`Cx::load`].
+pub struct Load<'c, 'env, 't, T: ?Sized> {
+    pub(crate) item: &'t T,
+    pub(crate) turn: Turn<'c, 'env>,
+}
+
+impl<'t, T: ?Sized> Future for Load<'_, '_, 't, T> {
+    type Output = &'t T;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<&'t T> {
+        self.turn.poll(cx).map(|()| self.item)
+    }
+}
+
 /// See [`Cx::yield_now`].
 pub struct YieldNow<'c, 'env> {
-    pub(crate) core: &'c Core<'env>,
-    pub(crate) over: bool,
+    pub(crate) turn: Turn<'c, 'env>,
 }
 
 impl Future for YieldNow<'_, '_> {
@@ -204,11 +215,6 @@ impl Future for YieldNow<'_, '_> {
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.over {
-            return Poll::Ready(());
-        }
-        self.over = true;
-        self.core.sched.wait_turn(cx);
-        Poll::Pending
+        self.turn.poll(cx)
     }
 }
