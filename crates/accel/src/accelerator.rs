@@ -183,7 +183,8 @@ impl<'env> Accelerator<'env> {
         let post: Arc<Post> = machine.posts[number].clone();
         post.set_kicker(engine.kicker());
         let sched = Scheduler::new(config.threads_max.max(config.threads), post);
-        let memory = MemoryEngine::new(depth, config.memory, config.near_bytes);
+        let memory =
+            MemoryEngine::new(depth, config.memory, config.near_bytes, store.arena().clone());
         let transfers = Transfers::new(engine, depth, memory);
         let core = Core::new(number, sched, transfers, store, machine.clone());
         Ok(Self { core: Rc::new(core), turns_left: 0 })

@@ -104,6 +104,8 @@ impl<'env> Cx<'env> {
 
     /// Starts to get `len` bytes at `ea` into `buf`, whose view becomes those
     /// bytes. Unordered within its tag group but for barriers (MFC `get`).
+    /// A get from memory that fills the whole slot may bring the buffer back at
+    /// another place of the local store, as aligned: one still in the cache.
     #[inline(always)]
     pub fn get(&self, buf: Buf, ea: Ea<'env>, len: usize, tag: Tag) -> Transfer<'_, 'env> {
         self.core.start_get(buf, ea, len, tag, Order::Plain)

@@ -69,7 +69,7 @@ impl LocalStore {
             view_len: len_bytes,
             capacity_bytes: range.end - range.start,
             got_until: std::ptr::null(),
-            slot_start: range.start,
+            is_movable: align == BUF_ALIGN_BYTES,
             store,
         };
         Ok(Buf { inner: Box::new(inner) })
@@ -106,7 +106,8 @@ struct BufInner {
     capacity_bytes: usize,
     /// Where in main memory the last get into this buffer ended; never read from.
     got_until: *const u8,
-    slot_start: usize,
+    /// Any other slot of its length would do as well.
+    is_movable: bool,
     store: Rc<Inner>,
 }
 
@@ -156,7 +157,25 @@ impl Buf {
     }
 
     fn slot(&self) -> Range<usize> {
-        self.inner.slot_start..self.inner.slot_start + self.inner.capacity_bytes
+        let start = self.inner.start.addr().get() - self.arena().start().addr().get();
+        start..start + self.inner.capacity_bytes
+    }
+
+    /// Whether it may exchange its slot for another one of `arena`'s that is as
+    /// long, when all its content is replaced by `len` bytes.
+    #[inline]
+    pub(crate) fn may_move(&self, arena: &Arena, len: usize) -> bool {
+        let is_whole = len == self.inner.capacity_bytes;
+        is_whole && self.inner.is_movable && std::ptr::eq(&**self.arena(), arena)
+    }
+
+    /// Takes another slot.
+    ///
+    /// # Safety
+    /// The slot is as long, of the same arena, and nobody else's from now on.
+    #[inline(always)]
+    pub(crate) unsafe fn set_start(&mut self, start: NonNull<u8>) {
+        self.inner.start = start;
     }
 
     /// The slot's first byte, which transfers count from.

@@ -65,7 +65,11 @@ impl<'c, 'env> Transfer<'c, 'env> {
         match self.phase {
             Phase::Taken => return self,
             Phase::Over => {}
-            Phase::Prefetched | Phase::Ripe => transfers.land(Prefetched(self.number)),
+            Phase::Prefetched | Phase::Ripe => {
+                if let Some(buf) = &mut *self.buf {
+                    transfers.land(Prefetched(self.number), buf);
+                }
+            }
             Phase::Flies => match transfers.take(OpId(self.number)) {
                 Some(Ok(buf)) => *self.buf = Some(buf),
                 Some(Err(error)) => *self.error = Some(error),
@@ -134,7 +138,9 @@ impl Future for Transfer<'_, '_> {
         let this = &mut *self;
         let core = this.core;
         if this.phase == Phase::Ripe {
-            core.transfers.land(Prefetched(this.number));
+            if let Some(buf) = &mut *this.buf {
+                core.transfers.land(Prefetched(this.number), buf);
+            }
             return this.result();
         }
         if this.phase == Phase::Prefetched {
@@ -156,7 +162,11 @@ impl Transfer<'_, '_> {
         let transfers = &self.core.transfers;
         match self.phase {
             Phase::Flies => transfers.detach(OpId(self.number)),
-            Phase::Prefetched | Phase::Ripe => transfers.withdraw(Prefetched(self.number)),
+            Phase::Prefetched | Phase::Ripe => {
+                if let Some(buf) = &mut *self.buf {
+                    transfers.withdraw(Prefetched(self.number), buf);
+                }
+            }
             Phase::Over | Phase::Taken => {}
         }
         drop((self.buf.take(), self.error.take()));

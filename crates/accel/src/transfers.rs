@@ -119,7 +119,7 @@ impl<'env> Transfers<'env> {
                 self.memory.carry_out(copy);
                 return Started::Over(Ok(buf));
             }
-            match self.memory.begin(copy, tag, order == Order::Barrier) {
+            match self.memory.begin(copy, tag, order == Order::Barrier, &buf) {
                 Some(prefetched) => Started::Prefetched(prefetched, buf),
                 None => self.get_slow(buf, ea, len, tag, order),
             }
@@ -147,16 +147,16 @@ impl<'env> Transfers<'env> {
 
     /// Ends a prefetched get.
     #[inline(always)]
-    pub(crate) fn land(&self, prefetched: Prefetched) {
-        self.memory.land(prefetched);
+    pub(crate) fn land(&self, prefetched: Prefetched, buf: &mut Buf) {
+        self.memory.land(prefetched, buf);
         if self.queue().has_startable() {
             self.pump();
         }
     }
 
     /// Ends a prefetched get without its copy: nobody wants it any more.
-    pub(crate) fn withdraw(&self, prefetched: Prefetched) {
-        self.memory.withdraw(prefetched);
+    pub(crate) fn withdraw(&self, prefetched: Prefetched, buf: &mut Buf) {
+        self.memory.withdraw(prefetched, buf);
         self.pump();
     }
 

@@ -6,8 +6,10 @@
 //! is made at once.
 
 use std::cell::Cell;
-use std::ptr;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
+use crate::arena::Arena;
 use crate::queue::Tag;
 use crate::store::Buf;
 
@@ -207,10 +209,13 @@ struct Entry {
     tag: Cell<Tag>,
     racing: Cell<bool>,
     barrier: Cell<bool>,
+    /// Of blocks longer than a line: may exchange its target for another.
+    may_move: Cell<bool>,
 }
 
 /// The memory engine of one accelerator.
 pub(crate) struct MemoryEngine {
+    arena: Arc<Arena>,
     path: MemoryPath,
     /// Memory up to this length is read without a prefetch.
     near_bytes: u64,
@@ -220,10 +225,13 @@ pub(crate) struct MemoryEngine {
     in_flight: Cell<usize>,
     /// Gets in flight that later ones of their tag must not pass.
     barriers: Cell<usize>,
+    /// The last get begun that may move, unless it has landed: its target was
+    /// computed on just now, and nothing there is wanted any more.
+    warm: Cell<u32>,
 }
 
 impl MemoryEngine {
-    pub(crate) fn new(depth: usize, path: MemoryPath, near_bytes: u64) -> Self {
+    pub(crate) fn new(depth: usize, path: MemoryPath, near_bytes: u64, arena: Arc<Arena>) -> Self {
         let depth = depth.max(1) as u32;
         let entry = |index: u32| Entry {
             source: Cell::new(ptr::null()),
@@ -233,6 +241,7 @@ impl MemoryEngine {
             tag: Cell::new(Tag::new(0)),
             racing: Cell::new(false),
             barrier: Cell::new(false),
+            may_move: Cell::new(false),
         };
         let near_bytes = match path {
             MemoryPath::Auto => near_bytes,
@@ -240,6 +249,7 @@ impl MemoryEngine {
             MemoryPath::Straight => u64::MAX,
         };
         Self {
+            arena,
             path,
             near_bytes,
             last_end: Cell::new(ptr::null()),
@@ -247,6 +257,7 @@ impl MemoryEngine {
             free: Cell::new(0),
             in_flight: Cell::new(0),
             barriers: Cell::new(0),
+            warm: Cell::new(NONE),
         }
     }
 
@@ -301,16 +312,27 @@ impl MemoryEngine {
         }
     }
 
-    /// Prefetches a copy's source; `None` if all entries are taken.
+    /// Prefetches the source of a copy into `buf`; `None` if all entries are taken.
     ///
     /// # Safety
     /// The conditions of `carry_out` hold until the copy is landed or
-    /// withdrawn, or for good if it never is.
+    /// withdrawn, or for good if it never is. The target is the start of `buf`.
     #[inline(always)]
-    pub(crate) unsafe fn begin(&self, copy: Copy, tag: Tag, barrier: bool) -> Option<Prefetched> {
+    pub(crate) unsafe fn begin(
+        &self,
+        copy: Copy,
+        tag: Tag,
+        barrier: bool,
+        buf: &Buf,
+    ) -> Option<Prefetched> {
         let index = self.free.get();
         let entry = self.entries.get(index as usize)?;
         self.free.set(entry.next_free.get());
+        if copy.len > LINE_BYTES {
+            let may_move = buf.may_move(&self.arena, copy.len);
+            entry.may_move.set(may_move);
+            self.warm.set(if may_move { index } else { NONE });
+        }
         prefetch_range(copy.source, copy.len);
         entry.source.set(copy.source);
         entry.target.set(copy.target);
@@ -325,22 +347,46 @@ impl MemoryEngine {
         Some(Prefetched(index))
     }
 
-    /// Makes the copy, unless an ordered transfer had it made before.
+    /// Makes the copy, unless an ordered transfer had it made before; `buf` is
+    /// the one it was begun with.
     #[inline(always)]
-    pub(crate) fn land(&self, prefetched: Prefetched) {
-        self.release(prefetched, true);
+    pub(crate) fn land(&self, prefetched: Prefetched, buf: &mut Buf) {
+        if self.warm.get() != NONE {
+            self.move_to_warm(prefetched);
+        }
+        self.release(prefetched, buf, true);
     }
 
-    /// Forgets the copy.
-    pub(crate) fn withdraw(&self, prefetched: Prefetched) {
-        self.release(prefetched, false);
+    /// Forgets the copy; `buf` is the one it was begun with.
+    pub(crate) fn withdraw(&self, prefetched: Prefetched, buf: &mut Buf) {
+        self.warm.set(NONE);
+        self.release(prefetched, buf, false);
+    }
+
+    /// Exchanges the target for that of the last get, where both may move and
+    /// are as long: of many threads' buffers only the last few are in the
+    /// first-level cache.
+    #[inline(never)]
+    fn move_to_warm(&self, prefetched: Prefetched) {
+        let warm = self.warm.replace(NONE);
+        let entries = (self.entries.get(prefetched.0 as usize), self.entries.get(warm as usize));
+        let (Some(entry), Some(warm)) = entries else { return };
+        let is_open = !entry.source.get().is_null() && entry.may_move.get();
+        if is_open && entry.len.get() > LINE_BYTES && entry.len == warm.len {
+            entry.target.swap(&warm.target);
+        }
     }
 
     #[inline(always)]
-    fn release(&self, prefetched: Prefetched, copied: bool) {
+    fn release(&self, prefetched: Prefetched, buf: &mut Buf, copied: bool) {
         // The number came from `begin`.
         let Some(entry) = self.entries.get(prefetched.0 as usize) else { return };
         self.end(entry, copied);
+        if let Some(start) = NonNull::new(entry.target.get()) {
+            // SAFETY: the buffer's own slot, or one for which `move_to_warm`
+            // exchanged it with another of the arena and as long.
+            unsafe { buf.set_start(start) };
+        }
         entry.next_free.set(self.free.replace(prefetched.0));
     }
 
@@ -365,6 +411,7 @@ impl MemoryEngine {
     /// Makes every copy of `tag` now, so that an ordered transfer may follow.
     #[cold]
     pub(crate) fn settle(&self, tag: Tag) {
+        self.warm.set(NONE);
         if self.in_flight.get() > 0 {
             self.entries
                 .iter()
@@ -376,6 +423,7 @@ impl MemoryEngine {
     /// Makes one copy now, so that something else may start.
     #[cold]
     pub(crate) fn settle_one(&self) {
+        self.warm.set(NONE);
         if let Some(entry) = self.entries.iter().find(|entry| !entry.source.get().is_null()) {
             self.end(entry, true);
         }

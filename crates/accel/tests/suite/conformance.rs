@@ -72,6 +72,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("a failed first step ends a chain", failures::failed_chain),
     ("dropped transfers go on", ownership::dropped_transfers_go_on),
     ("forgotten transfers are harmless", ownership::forgotten_transfers),
+    ("each thread has its own bytes", ownership::each_its_own_bytes),
     ("a full store is an error", ownership::full_store),
 ];
 

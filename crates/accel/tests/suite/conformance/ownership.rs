@@ -64,6 +64,53 @@ pub(super) fn forgotten_transfers(bed: &Bed<'_>) {
     assert!(backed.content()[..20 * unit] == expected);
 }
 
+/// Threads whose gets are in flight together each find their own bytes, at the
+/// alignment they asked for; in memory, what a get did not replace is still there.
+pub(super) fn each_its_own_bytes(bed: &Bed<'_>) {
+    let content = &pattern(33, 1 << 20);
+    let mut backed = bed.back(content);
+    let align = backed.align;
+    let tag = |thread: usize| Tag::new(thread % 3);
+    let unit = 8 * align.max(512);
+    let region = &backed.region();
+    let config =
+        Config { threads: 8, depth: 16, local_store_bytes: 512 << 10, ..bed.config.clone() };
+    let ran = bed.run_with(&config, |cx, at| async move {
+        // But for two, the threads' slots are the same apart from the place.
+        let align = if at.thread == 3 { 4096 } else { align };
+        let len = if at.thread == 0 { unit } else { unit / 4 };
+        let mut buf = cx.alloc_aligned(len, align).unwrap();
+        let mut expected = buf.to_vec();
+        for (round, dice) in pattern(34 + at.thread as u64, 400).into_iter().enumerate() {
+            let part = if dice % 3 == 0 { len / 2 } else { len };
+            let from = (at.thread * 31 + round * 17) % (content.len() / unit) * unit;
+            if dice % 4 == 0 {
+                // The get of the thread before ends here, others go on, and
+                // no get begins in the same turn.
+                cx.yield_now().await;
+                cx.wait_tag(tag(at.thread + 2)).await;
+                cx.yield_now().await;
+            }
+            let place = region.at(from as u64);
+            buf = match dice % 11 {
+                0 => cx.get_fenced(buf, place, part, tag(at.thread)).await.unwrap(),
+                _ => cx.get(buf, place, part, tag(at.thread)).await.unwrap(),
+            };
+            expected[..part].copy_from_slice(&content[from..][..part]);
+            if !bed.is_file() {
+                buf.set_view(0..len);
+            }
+            assert!(*buf == expected[..buf.len()], "thread {}, round {round}", at.thread);
+            assert!((buf.as_ptr() as usize).is_multiple_of(align));
+            buf.iter_mut().zip(&mut expected).for_each(|(byte, expected)| {
+                *byte ^= round as u8;
+                *expected = *byte;
+            });
+        }
+    });
+    ran.unwrap();
+}
+
 /// A full store says what does not fit, and has room again later.
 pub(super) fn full_store(bed: &Bed<'_>) {
     let mut backed = bed.back(&pattern(32, 1 << 20));
