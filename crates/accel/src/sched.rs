@@ -244,7 +244,7 @@ impl<'env> Scheduler<'env> {
         // its waker is never changed.
         unsafe {
             let at = slot.as_ptr();
-            (*at).context.write(Context::from_waker(&*(&raw const (*at).waker)));
+            (*at).context.write(Context::from_waker(&(*at).waker));
         }
         self.slots.borrow_mut().push(slot);
         number
