@@ -68,7 +68,7 @@ struct Case<'a> {
 #[inline(always)]
 fn encrypt(cipher: &Aes128Ecb, data: &mut [u8]) -> u64 {
     let unit = Unit { index: 0, offset: 0, body: (0, data.len() as u64) };
-    let block = Block { before: &[], data, after: &[] };
+    let block = Block { before: &mut [], data, after: &mut [] };
     // The one error is a last record of fewer than 16 bytes.
     debug_assert!(block.data.len().is_multiple_of(16));
     u64::from(cipher.block(&unit, block, &mut ()).is_err())

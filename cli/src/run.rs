@@ -4,17 +4,18 @@ mod parameters;
 mod progress;
 mod stats;
 
+use std::ffi::OsStr;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cellway::accel::EngineChoice;
 use cellway::kernels::{
-    Aes128Ecb, Aes256Ctr, CATALOGUE, Crc32c, Entry, Finish, Histogram, Identity, LinReg,
+    Aes128Ecb, Aes256Ctr, Blake3, CATALOGUE, Crc32c, Entry, Finish, Histogram, Identity, LinReg,
     Report as _,
 };
 use cellway::storage::{self, Input, Output};
-use cellway::stream::{self, Direct, Outcome, Plan, Progress, Stats};
+use cellway::stream::{self, Chain, Direct, Outcome, Plan, Progress, Stats, Transform};
 use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::Format;
 use cellway_bench::args::parse_bytes;
@@ -36,9 +37,9 @@ use stats::{StatsFile, StatsJson};
 #[derive(Args, Debug)]
 #[command(after_help = Exit::help())]
 pub(crate) struct RunArgs {
-    /// What to do with the data
-    #[arg(value_parser = kernel_parser())]
-    kernel: &'static Entry,
+    /// What to do with the data; A,B hands each block from A to B
+    #[arg(value_parser = KernelsParser)]
+    kernel: Kernels,
     /// File, device or pipe to read; `-` is standard input
     input: PathBuf,
     /// File, device or pipe to write (transforms only); `-` is standard output
@@ -113,11 +114,56 @@ fn at_least_one() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..)
 }
 
-fn kernel_parser() -> ValueParser {
-    let name = |kernel: &Entry| PossibleValue::new(kernel.name).help(kernel.about);
-    let names = PossibleValuesParser::new(CATALOGUE.iter().map(name));
-    let find = |name: String| CATALOGUE.iter().find(|kernel| kernel.name == name);
-    ValueParser::new(names.try_map(move |name| find(name).ok_or("no such kernel")))
+/// The kernels that each block goes through.
+#[derive(Clone, Debug)]
+struct Kernels {
+    first: Vec<&'static Entry>,
+    last: &'static Entry,
+}
+
+impl Kernels {
+    fn all(&self) -> impl Iterator<Item = &'static Entry> {
+        self.first.iter().copied().chain([self.last])
+    }
+
+    /// As on the command line.
+    fn name(&self) -> String {
+        self.all().map(|kernel| kernel.name).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Reads kernels' names, parted by commas.
+#[derive(Clone)]
+struct KernelsParser;
+
+fn kernel_names() -> impl Iterator<Item = PossibleValue> {
+    CATALOGUE.iter().map(|kernel| PossibleValue::new(kernel.name).help(kernel.about))
+}
+
+impl TypedValueParser for KernelsParser {
+    type Value = Kernels;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Kernels, clap::Error> {
+        let find = |name: String| CATALOGUE.iter().find(|kernel| kernel.name == name);
+        let names = PossibleValuesParser::new(kernel_names());
+        let one = names.try_map(move |name| find(name).ok_or("no such kernel"));
+        let part = |name: &OsStr| one.parse_ref(command, argument, name);
+        let (first, last) = match value.to_str().and_then(|text| text.rsplit_once(',')) {
+            Some((first, last)) => (Some(first), OsStr::new(last)),
+            None => (None, value),
+        };
+        let first = first.into_iter().flat_map(|first| first.split(',').map(OsStr::new));
+        Ok(Kernels { first: first.map(part).collect::<Result<_, _>>()?, last: part(last)? })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(kernel_names()))
+    }
 }
 
 fn one_of<T>(names: &'static [&'static str]) -> ValueParser
@@ -130,15 +176,14 @@ where
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     args.check()?;
     let parameters = &args.parameters;
-    match args.kernel.name {
-        "aes128-ecb" => args.transform(Aes128Ecb::default()),
-        "aes256-ctr" => args.transform(Aes256Ctr::new(&parameters.key()?, parameters.iv()?)),
+    match args.kernel.last.name {
+        "blake3" => args.reduce(Blake3::new()),
+        "count" => args.reduce(parameters.count()?),
         "crc32c" => args.reduce(Crc32c::new()),
         "histogram" => args.reduce(Histogram::new()),
-        "identity" => args.transform(Identity),
         "linreg" => args.reduce(LinReg::new(parameters.pair_type()?)),
         "wordcount" => args.reduce(parameters.word_count()),
-        other => anyhow::bail!("{other} is not built in; choose another of `cellway kernels`"),
+        _ => args.transform(),
     }
 }
 
@@ -154,10 +199,14 @@ fn source(path: &Path) -> &Path {
 impl RunArgs {
     /// Whether the arguments fit together, before anything is touched.
     fn check(&self) -> Result<(), Usage> {
-        self.parameters.check(self.kernel)?;
-        let name = self.kernel.name;
+        self.parameters.check(&self.kernel.all().collect::<Vec<_>>())?;
+        let name = &self.kernel.name();
         let wrong = |what: String| Err(Usage(what));
-        match (self.kernel.effect, &self.output) {
+        if let Some(reduction) = self.kernel.first.iter().find(|k| k.effect == Effect::Reduce) {
+            let what = "prints a result and hands nothing on; let it come last";
+            return wrong(format!("{} {what}", reduction.name));
+        }
+        match (self.kernel.last.effect, &self.output) {
             (Effect::Transform, None) => {
                 return wrong(format!("{name} writes an output; name an OUTPUT after the INPUT"));
             }
@@ -206,10 +255,38 @@ impl RunArgs {
 
     fn stats_on_stdout(&self) -> bool {
         let asked = self.stats.as_deref().is_some_and(is_stdout);
-        asked || (self.kernel.effect == Effect::Transform && self.format == Format::Json)
+        asked || (self.kernel.last.effect == Effect::Transform && self.format == Format::Json)
     }
 
-    fn transform<K: Kernel>(&self, mut kernel: K) -> anyhow::Result<()> {
+    /// The transforms of `entries`; a key file is read once.
+    fn transforms(
+        &self,
+        entries: impl Iterator<Item = &'static Entry>,
+    ) -> anyhow::Result<Vec<Transform>> {
+        let mut ctr: Option<Aes256Ctr> = None;
+        let mut make = |entry: &Entry| -> anyhow::Result<Transform> {
+            Ok(match entry.name {
+                "aes128-ecb" => Box::new(Aes128Ecb::default()),
+                "aes256-ctr" => Box::new(match &ctr {
+                    Some(known) => known.clone(),
+                    None => {
+                        let (key, iv) = (self.parameters.key()?, self.parameters.iv()?);
+                        ctr.insert(Aes256Ctr::new(&key, iv)).clone()
+                    }
+                }),
+                "identity" => Box::new(Identity),
+                other => anyhow::bail!(
+                    "{other} is no transform that is built in; choose another of `cellway kernels`"
+                ),
+            })
+        };
+        entries.map(&mut make).collect()
+    }
+
+    fn transform(&self) -> anyhow::Result<()> {
+        let mut transforms = self.transforms(self.kernel.all())?;
+        let Some(last) = transforms.pop() else { return Ok(()) };
+        let mut kernel = Chain::new(transforms, last)?;
         let (stats_file, input) = self.open()?;
         let Some(path) = &self.output else { return Ok(()) };
         let plan = stream::plan(&mut kernel, &input, &self.layout.options())?;
@@ -228,11 +305,14 @@ impl RunArgs {
         self.conclude(stats_file, &input, Some(name), &outcome.stats, streamed.elapsed())
     }
 
-    fn reduce<K: Finish>(&self, mut kernel: K) -> anyhow::Result<()> {
+    fn reduce<K: Finish>(&self, last: K) -> anyhow::Result<()> {
+        let mut kernel = Chain::new(self.transforms(self.kernel.first.iter().copied())?, last)?;
         let (stats_file, input) = self.open()?;
         let Outcome { part, stats } = self.stream(&mut kernel, &input, None)?;
-        let mut report =
-            kernel.finish(part).map_err(|error| anyhow::anyhow!("{}: {error}", input.name()))?;
+        let mut report = kernel
+            .last()
+            .finish(part)
+            .map_err(|error| anyhow::anyhow!("{}: {error}", input.name()))?;
         let mut out = Stdout::lock();
         let written = match self.format {
             Format::Text => report.write_text(&mut out),
@@ -285,8 +365,8 @@ impl RunArgs {
         stats: &Stats,
         commit: Duration,
     ) -> anyhow::Result<()> {
-        let kernel = self.kernel.name;
-        let json = StatsJson::new(kernel, input.name().to_owned(), output, stats, commit);
+        let name = self.kernel.name();
+        let json = StatsJson::new(&name, input.name().to_owned(), output, stats, commit);
         if self.verbose {
             exit::tell(&went(stats));
         }

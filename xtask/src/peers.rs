@@ -12,6 +12,8 @@ const PEERS: &[(&str, &str)] = &[
     ("valgrind", "the checks of memory safety"),
     ("dd", "what a direct copy is measured against"),
     ("cat", "what cached reads are measured against"),
+    ("grep", "what counted lines must equal"),
+    ("b3sum", "what blake3 must equal"),
 ];
 
 /// Says where each peer is, and notes those that are missing.

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use cellway::kernels::{CATALOGUE, Entry, Iv128, Key256, PairType, Parameter, WordCount};
+use cellway::kernels::{
+    CATALOGUE, Count, Counted, Entry, Iv128, Key256, PairType, Parameter, Pattern, WordCount,
+};
 use cellway::storage::{Input, InputError};
 use cellway_bench::args::parse_bytes;
 use clap::Args;
@@ -27,30 +29,40 @@ pub(super) struct Parameters {
     table_bytes: Option<u64>,
     #[arg(long, value_name = "N", help = help("top"))]
     top: Option<u64>,
+    #[arg(long, value_name = "REGEX", value_parser = Pattern::new, help = help("pattern"))]
+    pattern: Option<Pattern>,
+    #[arg(long, help = help("lines"))]
+    lines: bool,
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help = help_with_record_default())]
+    max_record: Option<u64>,
 }
 
 impl Parameters {
     /// Every flag's name, and whether it was given.
-    fn given(&self) -> [(&'static str, bool); 5] {
+    fn given(&self) -> [(&'static str, bool); 8] {
         [
             ("key-file", self.key_file.is_some()),
             ("iv", self.iv.is_some()),
             ("type", self.pair_type.is_some()),
             ("table-bytes", self.table_bytes.is_some()),
             ("top", self.top.is_some()),
+            ("pattern", self.pattern.is_some()),
+            ("lines", self.lines),
+            ("max-record", self.max_record.is_some()),
         ]
     }
 
-    /// Whether `kernel` gets what it needs, and nothing else.
-    pub(super) fn check(&self, kernel: &Entry) -> Result<(), Usage> {
+    /// Whether each of `kernels` gets what it needs, and none what it does not know.
+    pub(super) fn check(&self, kernels: &[&Entry]) -> Result<(), Usage> {
         for (name, given) in self.given() {
-            match kernel.parameters.iter().find(|parameter| parameter.name == name) {
-                None if given => return Err(superfluous(kernel, name)),
-                Some(missing) if missing.required && !given => {
-                    let Parameter { name, about, .. } = missing;
-                    return Err(Usage(format!("{} needs --{name}; give the {about}", kernel.name)));
-                }
-                _ => {}
+            let takes = |kernel: &&&Entry| kernel.parameters.iter().any(|p| p.name == name);
+            if given && !kernels.iter().any(|kernel| takes(&kernel)) {
+                return Err(superfluous(kernels, name));
+            }
+            let missing = |parameter: &&Parameter| parameter.name == name && parameter.required;
+            let needs = kernels.iter().find_map(|k| Some((k, k.parameters.iter().find(missing)?)));
+            if let (false, Some((kernel, Parameter { name, about, .. }))) = (given, needs) {
+                return Err(Usage(format!("{} needs --{name}; give the {about}", kernel.name)));
             }
         }
         Ok(())
@@ -78,6 +90,15 @@ impl Parameters {
         required(self.pair_type, "--type")
     }
 
+    pub(super) fn count(&self) -> anyhow::Result<Count> {
+        let counted = if self.lines { Counted::Lines } else { Counted::Matches };
+        let kernel = Count::new(required(self.pattern.clone(), "--pattern")?, counted);
+        Ok(match self.max_record {
+            Some(bytes) => kernel.record_bytes_max(usize::try_from(bytes).unwrap_or(usize::MAX)),
+            None => kernel,
+        })
+    }
+
     pub(super) fn word_count(&self) -> WordCount {
         let mut kernel = WordCount::new(std::env::temp_dir());
         if let Some(bytes) = self.table_bytes {
@@ -94,13 +115,17 @@ fn required<T>(value: Option<T>, name: &str) -> anyhow::Result<T> {
     Ok(value.ok_or_else(|| Usage(format!("{name} is missing; give it")))?)
 }
 
-fn superfluous(kernel: &Entry, name: &str) -> Usage {
-    let takes: Vec<_> = kernel.parameters.iter().map(|p| format!("--{}", p.name)).collect();
+fn superfluous(kernels: &[&Entry], name: &str) -> Usage {
+    let (mut names, mut takes) = (Vec::new(), Vec::new());
+    for kernel in kernels {
+        names.push(kernel.name);
+        takes.extend(kernel.parameters.iter().map(|p| format!("--{}", p.name)));
+    }
     let cure = match takes.join(" and ") {
         none if none.is_empty() => "it has no parameters".to_owned(),
         takes => format!("its parameters are {takes}"),
     };
-    Usage(format!("{} does not take --{name}; {cure}", kernel.name))
+    Usage(format!("{} does not take --{name}; {cure}", names.join(",")))
 }
 
 /// A flag's help, from the catalogue.
@@ -117,6 +142,10 @@ fn help(name: &str) -> String {
 fn help_with_table_default() -> String {
     let each = Size(WordCount::TABLE_BYTES_PER_ACCELERATOR);
     format!("{} [default: {each} for each accelerator]", help("table-bytes"))
+}
+
+fn help_with_record_default() -> String {
+    format!("{} [default: {}]", help("max-record"), Size(Count::RECORD_BYTES_MAX as u64))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod bad_disk;
 mod bad_input;
 mod demo;
+mod kernels;
 mod machine;
 mod outputs;
 mod program;

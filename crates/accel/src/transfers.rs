@@ -116,7 +116,6 @@ impl<'env> Transfers<'env> {
         // the copy when it is dropped, and leaks the buffer when it is leaked.
         unsafe {
             if self.memory.goes_straight(region_bytes, copy, &mut buf) {
-                self.memory.carry_out(copy);
                 return Started::Over(Ok(buf));
             }
             match self.memory.begin(copy, tag, order == Order::Barrier, &buf) {

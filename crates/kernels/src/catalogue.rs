@@ -52,6 +52,34 @@ pub const CATALOGUE: &[Entry] = &[
         ],
     },
     Entry {
+        name: "blake3",
+        about: "BLAKE3 hash, as b3sum prints it: 64 hexadecimal digits",
+        effect: Effect::Reduce,
+        parameters: &[],
+    },
+    Entry {
+        name: "count",
+        about: "how often a regular expression matches, or in how many lines",
+        effect: Effect::Reduce,
+        parameters: &[
+            Parameter {
+                name: "pattern",
+                about: "regular expression (syntax of Rust's crate regex); it matches within lines",
+                required: true,
+            },
+            Parameter {
+                name: "lines",
+                about: "count lines with a match, as grep -c",
+                required: false,
+            },
+            Parameter {
+                name: "max-record",
+                about: "how far a line may go on behind the block it starts in",
+                required: false,
+            },
+        ],
+    },
+    Entry {
         name: "crc32c",
         about: "Castagnoli checksum: 8 hexadecimal digits",
         effect: Effect::Reduce,

@@ -3,8 +3,8 @@
 //!
 //! A *transform* rewrites each block in place ([`Identity`], [`Aes128Ecb`],
 //! [`Aes256Ctr`]); a *reduction* collects a part per accelerator or per unit
-//! ([`Crc32c`], [`Histogram`], [`LinReg`], [`WordCount`]), and [`Finish`] turns
-//! the merged part into a [`Report`]. How the parts are merged is each kernel's
+//! ([`Blake3`], [`Count`], [`Crc32c`], [`Histogram`], [`LinReg`], [`WordCount`]), and
+//! [`Finish`] turns the merged part into a [`Report`]. How the parts are merged is each kernel's
 //! own decision: a sum does not care about order, a checksum and a sum of
 //! floats do.
 //!
@@ -15,7 +15,7 @@
 //! let kernel = Crc32c::new();
 //! let mut part = kernel.part(1);
 //! let unit = Unit { index: 0, offset: 0, body: (0, 9) };
-//! let block = Block { before: &[], data: &mut b"123456789".to_vec(), after: &[] };
+//! let block = Block { before: &mut [], data: &mut b"123456789".to_vec(), after: &mut [] };
 //! kernel.block(&unit, block, &mut part)?;
 //!
 //! let mut text = Vec::new();
@@ -31,7 +31,9 @@
 
 mod aes128_ecb;
 mod aes256_ctr;
+mod blake3;
 mod catalogue;
+mod count;
 mod crc32c;
 mod histogram;
 mod identity;
@@ -42,7 +44,9 @@ mod wordcount;
 
 pub use aes128_ecb::Aes128Ecb;
 pub use aes256_ctr::Aes256Ctr;
+pub use blake3::{Blake3, Blake3Part, Blake3Report};
 pub use catalogue::{CATALOGUE, Entry, Parameter};
+pub use count::{Count, CountPart, CountReport, Counted, Pattern, PatternError};
 pub use crc32c::{Crc32c, Crc32cPart, Crc32cReport};
 pub use histogram::{Histogram, HistogramPart, HistogramReport};
 pub use identity::Identity;

@@ -75,15 +75,16 @@ impl Unit {
     }
 }
 
-/// The bytes of one unit and its surroundings.
+/// The bytes of one unit and its surroundings. All are the kernel's own to
+/// change; only a transform's `data` goes anywhere.
 #[derive(Debug)]
 pub struct Block<'a> {
     /// Up to [`Cut::before_bytes`] bytes before the block; shorter only at the body's start.
-    pub before: &'a [u8],
+    pub before: &'a mut [u8],
     /// The block: a transform rewrites it, a reduction reads it.
     pub data: &'a mut [u8],
     /// Up to [`Cut::after_bytes`] bytes after the block; shorter only at the body's end.
-    pub after: &'a [u8],
+    pub after: &'a mut [u8],
 }
 
 /// Reads the first bytes of an input, for kernels with a header.
@@ -169,4 +170,44 @@ pub trait Kernel: Send + Sync {
     /// Merges `later` into `part`; with [`MergeOrder::ByUnit`] `later` covers
     /// the bytes right after those of `part`.
     fn merge(&self, part: &mut Self::Part, later: Self::Part) -> Result<(), KernelError>;
+}
+
+impl<K: Kernel + ?Sized> Kernel for Box<K> {
+    type Part = K::Part;
+
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
+        (**self).open(head)
+    }
+
+    fn cut(&self) -> Cut {
+        (**self).cut()
+    }
+
+    fn effect(&self) -> Effect {
+        (**self).effect()
+    }
+
+    fn merge_order(&self) -> MergeOrder {
+        (**self).merge_order()
+    }
+
+    fn memory_bytes(&self, accelerators: usize) -> u64 {
+        (**self).memory_bytes(accelerators)
+    }
+
+    fn part(&self, accelerators: usize) -> K::Part {
+        (**self).part(accelerators)
+    }
+
+    fn block(&self, unit: &Unit, block: Block<'_>, part: &mut K::Part) -> Result<(), KernelError> {
+        (**self).block(unit, block, part)
+    }
+
+    fn merge(&self, part: &mut K::Part, later: K::Part) -> Result<(), KernelError> {
+        (**self).merge(part, later)
+    }
 }

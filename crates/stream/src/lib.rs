@@ -41,6 +41,7 @@
 //! anything is touched; what runs then only follows it.
 #![forbid(unsafe_code)]
 
+mod chain;
 mod error;
 mod gate;
 mod kernel;
@@ -53,6 +54,7 @@ mod sink;
 mod source;
 mod stats;
 
+pub use chain::{Chain, Transform};
 pub use error::StreamError;
 pub use kernel::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
 pub use memory::{peak_rss_bytes, rss_bytes};

@@ -182,6 +182,13 @@ pub enum MemoryPath {
 /// A block this long occupies the processor's own prefetchers by itself.
 const STRAIGHT_FROM_BYTES: usize = 4096;
 
+/// How far ahead of sequential copies lines are asked for. Like the time of a
+/// miss, it does not depend on the blocks: 16 of 128 bytes, or 2 of 1 KiB.
+const AHEAD_BYTES: usize = 2048;
+
+/// Long copies ask for lines ahead every so many bytes.
+const LONG_PIECE_BYTES: usize = 1024;
+
 /// A copy into a local store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
@@ -267,22 +274,55 @@ impl MemoryEngine {
         len_bytes <= self.near_bytes
     }
 
-    /// Whether a copy should be made at once: near, long, or sequential, that
-    /// is, where the last get of all or the last into this buffer ended.
+    /// Makes a copy at once where that is best: of near, long or sequential
+    /// blocks, that is, those that start where the last get of all or the last
+    /// into this buffer ended. Whether it did.
+    ///
+    /// # Safety
+    /// As `carry_out`.
     #[inline(always)]
-    pub(crate) fn goes_straight(&self, region_bytes: u64, copy: Copy, buf: &mut Buf) -> bool {
-        if region_bytes <= self.near_bytes {
-            return true;
+    pub(crate) unsafe fn goes_straight(
+        &self,
+        region_bytes: u64,
+        copy: Copy,
+        buf: &mut Buf,
+    ) -> bool {
+        if region_bytes > self.near_bytes {
+            if self.path == MemoryPath::Interleave {
+                return false;
+            }
+            if copy.len >= STRAIGHT_FROM_BYTES {
+                // SAFETY: the caller's conditions.
+                unsafe { self.carry_out_long(copy) };
+                return true;
+            }
+            let end = copy.source.wrapping_add(copy.len);
+            let known = self.last_end.replace(end) == copy.source;
+            if buf.replace_got_until(end) != copy.source && !known {
+                return false;
+            }
+            if copy.len >= LINE_BYTES {
+                prefetch_range(end.wrapping_add(AHEAD_BYTES), copy.len);
+            }
         }
-        if self.path == MemoryPath::Interleave {
-            return false;
+        // SAFETY: the caller's conditions.
+        unsafe { self.carry_out(copy) };
+        true
+    }
+
+    /// As `carry_out`, with the lines further on asked for on the way.
+    ///
+    /// # Safety
+    /// As `carry_out`.
+    #[inline(never)]
+    unsafe fn carry_out_long(&self, copy: Copy) {
+        for done in (0..copy.len).step_by(LONG_PIECE_BYTES) {
+            let len = LONG_PIECE_BYTES.min(copy.len - done);
+            let (source, target) = (copy.source.wrapping_add(done), copy.target.wrapping_add(done));
+            prefetch_range(source.wrapping_add(AHEAD_BYTES), len);
+            // SAFETY: pieces of the caller's ranges.
+            unsafe { self.carry_out(Copy { source, target, len, racing: copy.racing }) };
         }
-        if copy.len >= STRAIGHT_FROM_BYTES {
-            return true;
-        }
-        let end = copy.source.wrapping_add(copy.len);
-        let known = self.last_end.replace(end) == copy.source;
-        buf.replace_got_until(end) == copy.source || known
     }
 
     #[inline(always)]

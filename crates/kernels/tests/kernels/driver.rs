@@ -63,9 +63,9 @@ pub(crate) fn run<K: Kernel>(
     for (index, at) in (start..end).step_by(block_bytes).enumerate() {
         let next = (at + block_bytes).min(end);
         let block = Block {
-            before: &input[at.saturating_sub(cut.before_bytes).max(start)..at],
+            before: &mut input[at.saturating_sub(cut.before_bytes).max(start)..at].to_vec(),
             data: &mut output[at..next],
-            after: &input[next..(next + cut.after_bytes).min(end)],
+            after: &mut input[next..(next + cut.after_bytes).min(end)].to_vec(),
         };
         let unit = Unit { index: index as u64, offset: at as u64, body: (body.start, body.end) };
         match kernel.merge_order() {

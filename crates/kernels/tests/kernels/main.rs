@@ -1,7 +1,10 @@
 //! Every kernel against a plain reference, over random data, sizes, cuts and
 //! numbers of accelerators. proptest prints the seed of a failure.
 
+mod blake3;
+mod chains;
 mod ciphers;
+mod count;
 mod crc32c;
 mod driver;
 mod histogram;
@@ -9,8 +12,8 @@ mod linreg;
 mod wordcount;
 
 use cellway_kernels::{
-    Aes128Ecb, Aes256Ctr, CATALOGUE, Crc32c, Histogram, Identity, Iv128, Key256, LinReg, PairType,
-    WordCount,
+    Aes128Ecb, Aes256Ctr, Blake3, CATALOGUE, Count, Counted, Crc32c, Histogram, Identity, Iv128,
+    Key256, LinReg, PairType, Pattern, WordCount,
 };
 use stream::{Effect, Kernel};
 
@@ -22,6 +25,8 @@ fn the_catalogue_lists_every_kernel() {
     let kernels = [
         listed(&Aes128Ecb::default()),
         listed(&Aes256Ctr::new(&Key256::new([0; 32]), Iv128(0))),
+        listed(&Blake3::new()),
+        listed(&Count::new(Pattern::new("").unwrap(), Counted::Matches)),
         listed(&Crc32c::new()),
         listed(&Histogram::new()),
         listed(&Identity),

@@ -1,0 +1,186 @@
+//! Kernels one after the other over the same block, which stays where it is.
+
+use std::ops::Range;
+
+use crate::kernel::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
+
+/// A transform of any kind, as the first ones of a [`Chain`].
+pub type Transform = Box<dyn Kernel<Part = ()>>;
+
+/// Transforms, and a last kernel of either kind, as one kernel: a block goes
+/// through all of them inside the local store before it is put back. What the
+/// last one sees around its block has gone through the transforms too.
+pub struct Chain<L> {
+    name: String,
+    first: Vec<Transform>,
+    last: L,
+}
+
+impl<L: Kernel> Chain<L> {
+    /// `first`, in order, then `last`.
+    ///
+    /// # Errors
+    /// If a kernel before the last is a reduction, or looks around its blocks.
+    pub fn new(first: Vec<Transform>, last: L) -> Result<Self, KernelError> {
+        let names = first.iter().map(|kernel| kernel.name()).chain([last.name()]);
+        let name = names.collect::<Vec<_>>().join(",");
+        match first.iter().find(|kernel| kernel.effect() != Effect::Transform) {
+            Some(wrong) => Err(KernelError::new(
+                format!("{name}: {} leaves no data for a kernel after it", wrong.name()),
+                "let it come last",
+            )),
+            None => Ok(Self { name, first, last }),
+        }
+    }
+
+    /// The last kernel, whose part the chain yields.
+    #[must_use]
+    pub fn last(&self) -> &L {
+        &self.last
+    }
+
+    /// Where the transforms' records begin together.
+    fn first_align_bytes(&self) -> usize {
+        self.first.iter().map(|kernel| kernel.cut().align_bytes.max(1)).fold(1, common_multiple)
+    }
+
+    fn check_surroundings(&self) -> Result<(), KernelError> {
+        let looks = |kernel: &&Transform| kernel.cut().before_bytes + kernel.cut().after_bytes > 0;
+        match self.first.iter().find(looks) {
+            Some(wrong) => Err(KernelError::new(
+                format!("{} looks around its blocks, which others change", wrong.name()),
+                "let it come last",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a later kernel may know of its input before anything is computed.
+struct NotYet {
+    len_bytes: Option<u64>,
+}
+
+impl Head for NotYet {
+    fn len_bytes(&self) -> Option<u64> {
+        self.len_bytes
+    }
+
+    fn read_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<usize> {
+        Err(std::io::Error::new(
+            std::io::ErrorKind::Unsupported,
+            "what the kernels before it write cannot be read beforehand",
+        ))
+    }
+}
+
+impl<L: Kernel> Kernel for Chain<L> {
+    type Part = L::Part;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The first kernel says which bytes are streamed; the others take them all.
+    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
+        let Some((first, more)) = self.first.split_first_mut() else {
+            return self.last.open(head);
+        };
+        let body = first.open(head)?;
+        let len_bytes = head.len_bytes().map(|_| body.end.saturating_sub(body.start));
+        let all = 0..len_bytes.unwrap_or(u64::MAX);
+        let takes_all = |name: &str, opened: Result<Range<u64>, KernelError>| match opened? {
+            taken if taken == all => Ok(()),
+            _ => Err(KernelError::new(
+                format!("{name} streams a part of its input only"),
+                "let it come first",
+            )),
+        };
+        let head = NotYet { len_bytes };
+        for kernel in more {
+            let opened = kernel.open(&head);
+            takes_all(kernel.name(), opened)?;
+        }
+        let opened = self.last.open(&head);
+        takes_all(self.last.name(), opened)?;
+        self.check_surroundings()?;
+        Ok(body)
+    }
+
+    fn cut(&self) -> Cut {
+        let (align, last) = (self.first_align_bytes(), self.last.cut());
+        // The surroundings go through the transforms, so they too are whole records.
+        let whole = |bytes: usize| bytes.checked_next_multiple_of(align).unwrap_or(usize::MAX);
+        Cut {
+            align_bytes: common_multiple(align, last.align_bytes.max(1)),
+            before_bytes: whole(last.before_bytes),
+            after_bytes: whole(last.after_bytes),
+        }
+    }
+
+    fn effect(&self) -> Effect {
+        self.last.effect()
+    }
+
+    fn merge_order(&self) -> MergeOrder {
+        self.last.merge_order()
+    }
+
+    fn memory_bytes(&self, accelerators: usize) -> u64 {
+        let first = self.first.iter().map(|kernel| kernel.memory_bytes(accelerators));
+        first.chain([self.last.memory_bytes(accelerators)]).fold(0, u64::saturating_add)
+    }
+
+    fn part(&self, accelerators: usize) -> L::Part {
+        self.last.part(accelerators)
+    }
+
+    fn block(&self, unit: &Unit, block: Block<'_>, part: &mut L::Part) -> Result<(), KernelError> {
+        let Block { before, data, after } = block;
+        for kernel in &self.first {
+            let offset = unit.offset - before.len() as u64;
+            let behind = unit.offset + data.len() as u64;
+            for (offset, data) in
+                [(offset, &mut *before), (unit.offset, &mut *data), (behind, &mut *after)]
+            {
+                if !data.is_empty() {
+                    let block = Block { before: &mut [], data, after: &mut [] };
+                    kernel.block(&Unit { offset, ..*unit }, block, &mut ())?;
+                }
+            }
+        }
+        // Rounded up for the transforms: the last one sees what it asked for.
+        let cut = self.last.cut();
+        let seen = before.len().saturating_sub(cut.before_bytes);
+        let until = after.len().min(cut.after_bytes);
+        let block = Block { before: &mut before[seen..], data, after: &mut after[..until] };
+        self.last.block(unit, block, part)
+    }
+
+    fn merge(&self, part: &mut L::Part, later: L::Part) -> Result<(), KernelError> {
+        self.last.merge(part, later)
+    }
+}
+
+/// The least one; a length that no block can have if there is none.
+fn common_multiple(a: usize, b: usize) -> usize {
+    let (mut divisor, mut rest) = (a, b);
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (a / divisor).saturating_mul(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_least_common_multiple_is_one_and_the_least(a in 1_usize..200, b in 1_usize..200) {
+            let least = (1..=a * b).find(|n| n.is_multiple_of(a) && n.is_multiple_of(b));
+            prop_assert_eq!(Some(common_multiple(a, b)), least);
+        }
+    }
+}
