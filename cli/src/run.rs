@@ -37,7 +37,8 @@ use stats::{StatsFile, StatsJson};
 #[derive(Args, Debug)]
 #[command(after_help = Exit::help())]
 pub(crate) struct RunArgs {
-    /// What to do with the data; A,B hands each block from A to B
+    /// What to do with the data; A,B hands each block from A to B, both with
+    /// the same parameters
     #[arg(value_parser = KernelsParser)]
     kernel: Kernels,
     /// File, device or pipe to read; `-` is standard input
@@ -285,10 +286,10 @@ impl RunArgs {
 
     fn transform(&self) -> anyhow::Result<()> {
         let mut transforms = self.transforms(self.kernel.all())?;
-        let Some(last) = transforms.pop() else { return Ok(()) };
+        let last = transforms.pop().expect("a run has a last kernel");
         let mut kernel = Chain::new(transforms, last)?;
         let (stats_file, input) = self.open()?;
-        let Some(path) = &self.output else { return Ok(()) };
+        let path = self.output.as_ref().expect("a transform without an OUTPUT was refused");
         let plan = stream::plan(&mut kernel, &input, &self.layout.options())?;
         let options = storage::Options { force: self.force, len_bytes: plan.output_bytes() };
         let output = Output::create(path, &options)?;

@@ -16,6 +16,9 @@ use crate::size::Size;
 /// A key file of either form fits into this; more is not read.
 const KEY_FILE_BYTES_MAX: u64 = 4096;
 
+/// So far units read past their ends, at most.
+const MAX_RECORD_BYTES: u64 = 1 << 30;
+
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Kernel parameters")]
 pub(super) struct Parameters {
@@ -93,10 +96,14 @@ impl Parameters {
     pub(super) fn count(&self) -> anyhow::Result<Count> {
         let counted = if self.lines { Counted::Lines } else { Counted::Matches };
         let kernel = Count::new(required(self.pattern.clone(), "--pattern")?, counted);
-        Ok(match self.max_record {
-            Some(bytes) => kernel.record_bytes_max(usize::try_from(bytes).unwrap_or(usize::MAX)),
-            None => kernel,
-        })
+        match self.max_record {
+            Some(bytes) if bytes > MAX_RECORD_BYTES => {
+                let most = Size(MAX_RECORD_BYTES);
+                Err(Usage(format!("--max-record is larger than {most}; give less")).into())
+            }
+            Some(bytes) => Ok(kernel.record_bytes_max(bytes as usize)),
+            None => Ok(kernel),
+        }
     }
 
     pub(super) fn word_count(&self) -> WordCount {
@@ -119,11 +126,15 @@ fn superfluous(kernels: &[&Entry], name: &str) -> Usage {
     let (mut names, mut takes) = (Vec::new(), Vec::new());
     for kernel in kernels {
         names.push(kernel.name);
-        takes.extend(kernel.parameters.iter().map(|p| format!("--{}", p.name)));
+        for flag in kernel.parameters.iter().map(|p| format!("--{}", p.name)) {
+            if !takes.contains(&flag) {
+                takes.push(flag);
+            }
+        }
     }
     let cure = match takes.join(" and ") {
-        none if none.is_empty() => "it has no parameters".to_owned(),
-        takes => format!("its parameters are {takes}"),
+        none if none.is_empty() => "there are no parameters".to_owned(),
+        takes => format!("the parameters are {takes}"),
     };
     Usage(format!("{} does not take --{name}; {cure}", names.join(",")))
 }

@@ -34,10 +34,10 @@ type Body<'env> = dyn Future<Output = ()> + 'env;
 struct Slot<'env> {
     /// First, so that its address is the slot's: `is_own` compares them.
     waker: Waker,
-    /// Of that waker, made once. Borrowed while the body is polled, so that a
-    /// slot is never borrowed whole, only field by field.
+    /// Of that waker, made when a thread starts. Borrowed while its body is
+    /// polled, so never borrow a slot whole, only field by field.
     context: MaybeUninit<Context<'static>>,
-    /// From `Box::into_raw`; `None` when the slot is free.
+    /// From `Box::leak`; `None` when the slot is free.
     body: Option<NonNull<Body<'env>>>,
     /// Neighbours in the ring; dangling while not in it.
     next: SlotPtr<'env>,
@@ -158,7 +158,7 @@ impl Waiters {
 }
 
 pub(crate) struct Scheduler<'env> {
-    /// All slots ever made; from `Box::into_raw`, freed by `Drop`.
+    /// All slots ever made; from `Box::leak`, freed by `Drop`.
     slots: RefCell<Vec<SlotPtr<'env>>>,
     free: RefCell<Vec<u32>>,
     post: Arc<Post>,
@@ -215,8 +215,13 @@ impl<'env> Scheduler<'env> {
         let reused = self.free.borrow_mut().pop();
         let number = reused.unwrap_or_else(|| self.new_slot());
         let slot = self.slots.borrow()[number as usize];
-        // SAFETY: a slot lives as long as its scheduler; a free one is not polled.
-        unsafe { (*slot.as_ptr()).body = Some(NonNull::from(Box::leak(body))) };
+        // SAFETY: a slot stays where it is as long as its scheduler, and so as
+        // the context in it; its waker is never changed; a free one is not polled.
+        unsafe {
+            let at = slot.as_ptr();
+            (*at).context.write(Context::from_waker(&(*at).waker));
+            (*at).body = Some(NonNull::from(Box::leak(body)));
+        }
         self.live.set(self.live.get() + 1);
         self.enter_ring(number);
         Ok(number)
@@ -240,12 +245,6 @@ impl<'env> Scheduler<'env> {
             in_ring: false,
             waits_for: "",
         })));
-        // SAFETY: the slot stays where it is as long as the context in it, and
-        // its waker is never changed.
-        unsafe {
-            let at = slot.as_ptr();
-            (*at).context.write(Context::from_waker(&(*at).waker));
-        }
         self.slots.borrow_mut().push(slot);
         number
     }
@@ -308,7 +307,7 @@ impl<'env> Scheduler<'env> {
             // SAFETY: in a ring that is not empty the cursor is a slot in it, so
             // it has a body: a leaked box that only `finish` frees,
             // never while it is polled. A box's content is pinned. The context
-            // was made with the slot, and is borrowed here only.
+            // was made with the body, and is borrowed here only.
             let polled = unsafe {
                 let mut body = (*slot.as_ptr()).body.unwrap_unchecked();
                 let context = (*slot.as_ptr()).context.assume_init_mut();

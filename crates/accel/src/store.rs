@@ -106,7 +106,7 @@ struct BufInner {
     capacity_bytes: usize,
     /// Where in main memory the last get into this buffer ended; never read from.
     got_until: *const u8,
-    /// Any other slot of its length would do as well.
+    /// Aligned no more than every slot is.
     is_movable: bool,
     store: Rc<Inner>,
 }

@@ -115,7 +115,7 @@ impl<'env> Transfers<'env> {
         // is lent for 'env; the buffer goes to the `Transfer`, which withdraws
         // the copy when it is dropped, and leaks the buffer when it is leaked.
         unsafe {
-            if self.memory.goes_straight(region_bytes, copy, &mut buf) {
+            if self.memory.copy_straight(region_bytes, copy, &mut buf) {
                 return Started::Over(Ok(buf));
             }
             match self.memory.begin(copy, tag, order == Order::Barrier, &buf) {

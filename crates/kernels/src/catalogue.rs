@@ -74,7 +74,7 @@ pub const CATALOGUE: &[Entry] = &[
             },
             Parameter {
                 name: "max-record",
-                about: "how far a line may go on behind the block it starts in",
+                about: "longest line that may lie across the end of a block",
                 required: false,
             },
         ],

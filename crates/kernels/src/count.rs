@@ -5,17 +5,21 @@
 //! match is counted once.
 
 use std::io::{self, Write};
-use std::ops::Range;
 
 use memchr::{memchr, memrchr};
 use regex::bytes::{Regex, RegexBuilder};
-use regex_syntax::hir::Look;
+use regex_syntax::hir::{
+    Class, ClassBytes, ClassBytesRange, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look,
+    Repetition,
+};
 use stream::{Block, Cut, Effect, Kernel, KernelError, Unit};
 
 use crate::{Finish, Report};
 
-/// What a lazily built automaton may take, in bytes; forwards and backwards.
+/// What each lazily built automaton may take, in bytes; a search has up to
+/// three of them, and smaller tables besides.
 const AUTOMATON_BYTES: usize = 2 << 20;
+const AUTOMATA_MAX: usize = 4;
 
 /// A pattern that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,9 +27,9 @@ pub enum PatternError {
     /// It is no regular expression, or too large a one.
     #[error("{0}")]
     Regex(String),
-    /// It looks for the input's start or end, which a line does not have.
-    #[error(r"\A and \z are not line by line; use ^ and $")]
-    TextAnchor,
+    /// It looks for other ends than those of a line.
+    #[error(r"\A, \z, (?-m) and (?R) do not go with lines; use ^ and $")]
+    Anchor,
 }
 
 /// A regular expression that matches within lines.
@@ -43,59 +47,58 @@ impl Pattern {
         let wrong = |error: &dyn std::fmt::Display| PatternError::Regex(error.to_string());
         let mut parser = regex_syntax::ParserBuilder::new().utf8(false).multi_line(true).build();
         let syntax = parser.parse(pattern).map_err(|error| wrong(&error))?;
-        let looks = syntax.properties().look_set();
-        if looks.contains(Look::Start) || looks.contains(Look::End) {
-            return Err(PatternError::TextAnchor);
+        let anchors = [Look::Start, Look::End, Look::StartCRLF, Look::EndCRLF];
+        if anchors.into_iter().any(|look| syntax.properties().look_set().contains(look)) {
+            return Err(PatternError::Anchor);
         }
-        let regex = RegexBuilder::new(pattern)
-            .multi_line(true)
+        let regex = RegexBuilder::new(&without_line_ends(syntax).to_string())
             .dfa_size_limit(AUTOMATON_BYTES)
             .build()
             .map_err(|error| wrong(&error))?;
         Ok(Self { regex })
     }
 
-    /// The first match from `from` on in `lines`, which are whole lines. A match
-    /// that crosses the end of its line is none: that line is searched alone.
-    fn next(&self, lines: &[u8], mut from: usize) -> Option<Range<usize>> {
-        while from <= lines.len() {
-            let hit = self.regex.find_at(lines, from)?.range();
-            if hit.start == lines.len() && lines.last().is_none_or(|last| *last == b'\n') {
-                // Behind the last line.
-                return None;
-            }
-            let Some(within) = memchr(b'\n', &lines[hit.clone()]) else { return Some(hit) };
-            let line_end = hit.start + within;
-            if let Some(hit) = self.regex.find_at(&lines[..line_end], from) {
-                return Some(hit.range());
-            }
-            from = line_end + 1;
-        }
-        None
-    }
-
     fn count_matches(&self, lines: &[u8]) -> u64 {
-        let (mut count, mut from, mut behind) = (0, 0, None);
-        while let Some(hit) = self.next(lines, from) {
-            from = hit.end.max(hit.start + 1);
-            // As everywhere, an empty match right behind another is none.
-            if hit.is_empty() && behind == Some(hit.start) {
-                continue;
-            }
-            count += 1;
-            behind = Some(hit.end);
-        }
-        count
+        self.regex.find_iter(lines).count() as u64
     }
 
     fn count_lines(&self, lines: &[u8]) -> u64 {
         let (mut count, mut from) = (0, 0);
-        while let Some(hit) = self.next(lines, from) {
+        while from <= lines.len()
+            && let Some(hit) = self.regex.find_at(lines, from)
+        {
             count += 1;
-            let rest = &lines[hit.end..];
-            from = hit.end + memchr(b'\n', rest).unwrap_or(rest.len()) + 1;
+            let rest = &lines[hit.end()..];
+            from = hit.end() + memchr(b'\n', rest).unwrap_or(rest.len()) + 1;
         }
         count
+    }
+}
+
+/// The same but for `\n`, which nothing matches any more: inside a line it makes
+/// no difference, and many lines can be searched at once.
+fn without_line_ends(syntax: Hir) -> Hir {
+    let each = |parts: Vec<Hir>| parts.into_iter().map(without_line_ends).collect();
+    match syntax.into_kind() {
+        HirKind::Empty => Hir::empty(),
+        HirKind::Look(look) => Hir::look(look),
+        HirKind::Literal(literal) if literal.0.contains(&b'\n') => Hir::fail(),
+        HirKind::Literal(literal) => Hir::literal(literal.0),
+        HirKind::Class(Class::Unicode(mut class)) => {
+            class.difference(&ClassUnicode::new([ClassUnicodeRange::new('\n', '\n')]));
+            Hir::class(Class::Unicode(class))
+        }
+        HirKind::Class(Class::Bytes(mut class)) => {
+            class.difference(&ClassBytes::new([ClassBytesRange::new(b'\n', b'\n')]));
+            Hir::class(Class::Bytes(class))
+        }
+        HirKind::Repetition(Repetition { min, max, greedy, sub }) => {
+            let sub = Box::new(without_line_ends(*sub));
+            Hir::repetition(Repetition { min, max, greedy, sub })
+        }
+        HirKind::Capture(capture) => without_line_ends(*capture.sub),
+        HirKind::Concat(parts) => Hir::concat(each(parts)),
+        HirKind::Alternation(parts) => Hir::alternation(each(parts)),
     }
 }
 
@@ -118,7 +121,8 @@ pub struct Count {
 }
 
 impl Count {
-    /// How far units read past their ends, unless [`Count::record_bytes_max`] says otherwise.
+    /// The longest line that may lie across the end of a block, in bytes, unless
+    /// [`Count::record_bytes_max`] says otherwise.
     pub const RECORD_BYTES_MAX: usize = 64 << 10;
 
     /// Counts `counted` of `pattern`.
@@ -127,38 +131,42 @@ impl Count {
         Self { pattern, counted, record_bytes_max: Self::RECORD_BYTES_MAX }
     }
 
-    /// A line may go on for `bytes` behind the block it starts in: so far units
-    /// read past their ends. Lines inside a block may have any length.
+    /// A line across the end of a block may have `bytes`: so far units read past
+    /// their ends. Lines inside a block may have any length.
     #[must_use]
     pub fn record_bytes_max(mut self, bytes: usize) -> Self {
         self.record_bytes_max = bytes;
         self
     }
 
-    /// One more than a line may still take: what has no end there is too long.
-    fn after_bytes(&self) -> usize {
-        self.record_bytes_max.saturating_add(1)
-    }
-
     fn too_long(&self, offset: u64) -> KernelError {
-        let what = format!("a line goes on for more than {} bytes", self.record_bytes_max);
+        let what = format!("a line has more than {} bytes", self.record_bytes_max);
         KernelError::new(what, "give a larger --max-record").at(offset)
-    }
-
-    fn count(&self, lines: &[u8]) -> u64 {
-        match self.counted {
-            Counted::Matches => self.pattern.count_matches(lines),
-            Counted::Lines => self.pattern.count_lines(lines),
-        }
     }
 }
 
 /// What one accelerator has counted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CountPart {
+    /// Its own copy, with its own tables: a shared one lends them under a lock.
+    pattern: Pattern,
+    counted: Counted,
     count: u64,
     /// A line that lies across a block's end.
     across: Vec<u8>,
+}
+
+impl CountPart {
+    /// Counts in whole lines; whether the last one ends in a line end does not matter.
+    fn add(&mut self, lines: &[u8]) {
+        let Some(last) = lines.last() else { return };
+        // Behind the last line's end there is no line.
+        let lines = if *last == b'\n' { &lines[..lines.len() - 1] } else { lines };
+        self.count += match self.counted {
+            Counted::Matches => self.pattern.count_matches(lines),
+            Counted::Lines => self.pattern.count_lines(lines),
+        };
+    }
 }
 
 impl Kernel for Count {
@@ -169,7 +177,7 @@ impl Kernel for Count {
     }
 
     fn cut(&self) -> Cut {
-        Cut { align_bytes: 1, before_bytes: 1, after_bytes: self.after_bytes() }
+        Cut { align_bytes: 1, before_bytes: 1, after_bytes: self.record_bytes_max }
     }
 
     fn effect(&self) -> Effect {
@@ -177,12 +185,14 @@ impl Kernel for Count {
     }
 
     fn memory_bytes(&self, accelerators: usize) -> u64 {
-        let part = size_of::<CountPart>() + 2 * self.record_bytes_max + 2 * AUTOMATON_BYTES;
-        (part * accelerators) as u64
+        let across = 2 * self.record_bytes_max as u64;
+        let part = size_of::<CountPart>() + AUTOMATA_MAX * AUTOMATON_BYTES;
+        across.saturating_add(part as u64).saturating_mul(accelerators as u64)
     }
 
     fn part(&self, _accelerators: usize) -> CountPart {
-        CountPart::default()
+        let (pattern, counted) = (self.pattern.clone(), self.counted);
+        CountPart { pattern, counted, count: 0, across: Vec::new() }
     }
 
     fn block(
@@ -200,20 +210,25 @@ impl Kernel for Count {
             },
         };
         let whole = memrchr(b'\n', data).map_or(starts, |end| end + 1);
-        part.count += self.count(&data[starts..whole]);
+        part.add(&data[starts..whole]);
         let open = &data[whole..];
         if open.is_empty() {
             return Ok(());
         }
-        let rest = match memchr(b'\n', block.after) {
-            Some(end) => &block.after[..end],
-            None if block.after.len() < self.after_bytes() => &*block.after,
-            None => return Err(self.too_long(unit.offset + whole as u64)),
-        };
-        part.across.clear();
-        part.across.extend_from_slice(open);
-        part.across.extend_from_slice(rest);
-        part.count += self.count(&part.across);
+        let end = memchr(b'\n', block.after).unwrap_or(block.after.len());
+        if end == 0 {
+            part.add(open);
+            return Ok(());
+        }
+        if open.len() + end > self.record_bytes_max {
+            return Err(self.too_long(unit.offset + whole as u64));
+        }
+        let mut across = std::mem::take(&mut part.across);
+        across.clear();
+        across.extend_from_slice(open);
+        across.extend_from_slice(&block.after[..end]);
+        part.add(&across);
+        part.across = across;
         Ok(())
     }
 

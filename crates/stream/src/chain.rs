@@ -1,5 +1,6 @@
 //! Kernels one after the other over the same block, which stays where it is.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use crate::kernel::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
@@ -20,7 +21,7 @@ impl<L: Kernel> Chain<L> {
     /// `first`, in order, then `last`.
     ///
     /// # Errors
-    /// If a kernel before the last is a reduction, or looks around its blocks.
+    /// If a kernel before the last is a reduction.
     pub fn new(first: Vec<Transform>, last: L) -> Result<Self, KernelError> {
         let names = first.iter().map(|kernel| kernel.name()).chain([last.name()]);
         let name = names.collect::<Vec<_>>().join(",");
@@ -59,6 +60,7 @@ impl<L: Kernel> Chain<L> {
 /// What a later kernel may know of its input before anything is computed.
 struct NotYet {
     len_bytes: Option<u64>,
+    asked: Cell<bool>,
 }
 
 impl Head for NotYet {
@@ -67,10 +69,28 @@ impl Head for NotYet {
     }
 
     fn read_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<usize> {
-        Err(std::io::Error::new(
-            std::io::ErrorKind::Unsupported,
-            "what the kernels before it write cannot be read beforehand",
-        ))
+        self.asked.set(true);
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Opens a kernel that is not the first: it takes all that those before it write.
+fn open_later<K: Kernel + ?Sized>(
+    kernel: &mut K,
+    len_bytes: Option<u64>,
+) -> Result<(), KernelError> {
+    let head = NotYet { len_bytes, asked: Cell::new(false) };
+    let opened = kernel.open(&head);
+    let refused = |why: &str| {
+        let what =
+            format!("{} {why}, which the kernels before it have not written yet", kernel.name());
+        KernelError::new(what, "write their output to a file first")
+    };
+    match opened {
+        _ if head.asked.get() => Err(refused("reads a header")),
+        Ok(taken) if taken == (0..len_bytes.unwrap_or(u64::MAX)) => Ok(()),
+        Ok(_) => Err(refused("wants a part of its input")),
+        Err(error) => Err(error),
     }
 }
 
@@ -81,28 +101,18 @@ impl<L: Kernel> Kernel for Chain<L> {
         &self.name
     }
 
-    /// The first kernel says which bytes are streamed; the others take them all.
+    /// The first kernel says which bytes are streamed; the others take them
+    /// all, and none but the last may look around its blocks.
     fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
         let Some((first, more)) = self.first.split_first_mut() else {
             return self.last.open(head);
         };
         let body = first.open(head)?;
         let len_bytes = head.len_bytes().map(|_| body.end.saturating_sub(body.start));
-        let all = 0..len_bytes.unwrap_or(u64::MAX);
-        let takes_all = |name: &str, opened: Result<Range<u64>, KernelError>| match opened? {
-            taken if taken == all => Ok(()),
-            _ => Err(KernelError::new(
-                format!("{name} streams a part of its input only"),
-                "let it come first",
-            )),
-        };
-        let head = NotYet { len_bytes };
         for kernel in more {
-            let opened = kernel.open(&head);
-            takes_all(kernel.name(), opened)?;
+            open_later(kernel, len_bytes)?;
         }
-        let opened = self.last.open(&head);
-        takes_all(self.last.name(), opened)?;
+        open_later(&mut self.last, len_bytes)?;
         self.check_surroundings()?;
         Ok(body)
     }

@@ -159,7 +159,9 @@ pub trait Kernel: Send + Sync {
     /// A fresh, empty part. `accelerators` is how many share [`Kernel::memory_bytes`].
     fn part(&self, accelerators: usize) -> Self::Part;
 
-    /// Computes one unit.
+    /// Computes one unit. A transform in a [`Chain`](crate::Chain) also gets the
+    /// bytes around a block, each time they are needed: what it makes of a byte
+    /// may depend on offsets and bytes only.
     fn block(
         &self,
         unit: &Unit,

@@ -281,7 +281,7 @@ impl MemoryEngine {
     /// # Safety
     /// As `carry_out`.
     #[inline(always)]
-    pub(crate) unsafe fn goes_straight(
+    pub(crate) unsafe fn copy_straight(
         &self,
         region_bytes: u64,
         copy: Copy,
@@ -291,14 +291,15 @@ impl MemoryEngine {
             if self.path == MemoryPath::Interleave {
                 return false;
             }
-            if copy.len >= STRAIGHT_FROM_BYTES {
-                // SAFETY: the caller's conditions.
-                unsafe { self.carry_out_long(copy) };
-                return true;
-            }
             let end = copy.source.wrapping_add(copy.len);
             let known = self.last_end.replace(end) == copy.source;
-            if buf.replace_got_until(end) != copy.source && !known {
+            let goes_on = buf.replace_got_until(end) == copy.source || known;
+            if copy.len >= STRAIGHT_FROM_BYTES {
+                // SAFETY: the caller's conditions.
+                unsafe { self.carry_out_long(copy, goes_on) };
+                return true;
+            }
+            if !goes_on {
                 return false;
             }
             if copy.len >= LINE_BYTES {
@@ -310,16 +311,19 @@ impl MemoryEngine {
         true
     }
 
-    /// As `carry_out`, with the lines further on asked for on the way.
+    /// As `carry_out`, with the lines further on asked for on the way: those of
+    /// the copy, and behind its end if it goes on there.
     ///
     /// # Safety
     /// As `carry_out`.
     #[inline(never)]
-    unsafe fn carry_out_long(&self, copy: Copy) {
+    unsafe fn carry_out_long(&self, copy: Copy, goes_on: bool) {
         for done in (0..copy.len).step_by(LONG_PIECE_BYTES) {
             let len = LONG_PIECE_BYTES.min(copy.len - done);
             let (source, target) = (copy.source.wrapping_add(done), copy.target.wrapping_add(done));
-            prefetch_range(source.wrapping_add(AHEAD_BYTES), len);
+            if goes_on || done + AHEAD_BYTES < copy.len {
+                prefetch_range(source.wrapping_add(AHEAD_BYTES), len);
+            }
             // SAFETY: pieces of the caller's ranges.
             unsafe { self.carry_out(Copy { source, target, len, racing: copy.racing }) };
         }

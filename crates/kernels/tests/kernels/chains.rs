@@ -30,7 +30,7 @@ fn what_cannot_come_there_is_refused() {
     // A header cannot be read before what writes it has run.
     let mut chain = Chain::new(vec![Box::new(Identity)], Histogram::new()).unwrap();
     let error = run(&mut chain, &[0; 100], Plan::blocks_of(10)).unwrap_err();
-    assert!(error.to_string().contains("cannot be read beforehand"), "{error}");
+    assert!(error.to_string().contains("histogram reads a header"), "{error}");
 }
 
 proptest! {

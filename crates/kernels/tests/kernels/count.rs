@@ -25,9 +25,23 @@ fn count(pattern: &str, input: &[u8], counted: Counted, plan: Plan) -> u64 {
 }
 
 /// Literals, classes that hold line ends, anchors, borders, and what is empty.
-const PATTERNS: [&str; 14] = [
-    "a", "ab", "a|ab", r"a\s+b", r"[^a]+", "^a", "b$", "^$", "", "x*", r"\bab\b", "(?s)a.b", r"\n",
+const PATTERNS: [&str; 16] = [
+    "a",
+    "ab",
+    "a|ab",
+    r"a\s+b",
+    r"[^a]+",
+    "^a",
+    "b$",
+    "^$",
+    "",
+    "x*",
+    r"\bab\b",
+    "(?s)a.b",
+    r"\n",
     r"\Ba",
+    "(?-u:[^a])b",
+    r"(a|\n)+?b",
 ];
 
 #[test]
@@ -47,19 +61,37 @@ fn counts_are_those_of_grep() {
 #[test]
 fn what_cannot_be_used_is_refused() {
     assert!(matches!(Pattern::new("("), Err(PatternError::Regex(why)) if why.contains("unclosed")));
-    assert_eq!(Pattern::new(r"\Aa").unwrap_err(), PatternError::TextAnchor);
-    assert_eq!(Pattern::new(r"a\z").unwrap_err(), PatternError::TextAnchor);
+    for anchored in [r"\Aa", r"a\z", "(?-m)^a", "(?R)a$"] {
+        assert_eq!(Pattern::new(anchored).unwrap_err(), PatternError::Anchor, "{anchored}");
+    }
 }
 
 #[test]
-fn a_line_that_goes_on_too_long_is_an_error() {
+fn a_line_too_long_across_blocks_is_an_error() {
     let mut kernel = Count::new(Pattern::new("a").unwrap(), Counted::Lines).record_bytes_max(10);
-    let input = |after: usize| [b"b\n".to_vec(), vec![b'a'; 4 + after], b"\n".to_vec()].concat();
-    let report = reduce(&mut kernel, &input(10), Plan::blocks_of(6)).unwrap();
-    assert_eq!(report.count, 1);
-    let error = reduce(&mut kernel, &input(11), Plan::blocks_of(6)).unwrap_err();
+    let input = |len: usize| [b"b\n".to_vec(), vec![b'a'; len], b"\na".to_vec()].concat();
+    let mut counted =
+        |len, block_bytes| reduce(&mut kernel, &input(len), Plan::blocks_of(block_bytes));
+    assert_eq!(counted(10, 6).unwrap().count, 2);
+    assert_eq!(counted(11, 100).unwrap().count, 2);
+    // Where the block ends as the line does, nothing lies across.
+    assert_eq!(counted(11, 13).unwrap().count, 2);
+    let error = counted(11, 6).unwrap_err();
     assert_eq!(error.offset, Some(2));
     assert!(error.to_string().contains("--max-record"), "{error}");
+    assert_eq!(reduce(&mut kernel, &[b'a'; 100], Plan::blocks_of(100)).unwrap().count, 1);
+}
+
+/// Patterns that could match across lines cost no more than others: with
+/// quadratic work this would take hours.
+#[test]
+fn many_lines_are_searched_once() {
+    let input = b"abcdefg\n".repeat(1 << 19);
+    for (pattern, matches) in [("[^x]+", 1 << 19), (r"\([^)]*\)", 0), (r"g\s", 0), ("(?s)a.*h", 0)]
+    {
+        let plan = Plan::blocks_of(input.len());
+        assert_eq!(count(pattern, &input, Counted::Matches, plan), matches, "{pattern}");
+    }
 }
 
 #[test]

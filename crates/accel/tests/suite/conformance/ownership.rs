@@ -92,6 +92,13 @@ pub(super) fn each_its_own_bytes(bed: &Bed<'_>) {
                 cx.yield_now().await;
             }
             let place = region.at(from as u64);
+            if dice % 13 == 1 {
+                // Also where one that was dropped has lain.
+                drop(cx.get(buf, place, part, tag(at.thread)));
+                buf = cx.alloc_aligned(len, align).unwrap();
+                buf.fill(round as u8);
+                expected.fill(round as u8);
+            }
             buf = match dice % 11 {
                 0 => cx.get_fenced(buf, place, part, tag(at.thread)).await.unwrap(),
                 _ => cx.get(buf, place, part, tag(at.thread)).await.unwrap(),
@@ -107,8 +114,12 @@ pub(super) fn each_its_own_bytes(bed: &Bed<'_>) {
                 *expected = *byte;
             });
         }
+        cx.wait_tag(tag(at.thread)).await;
+        (cx.local_store().used_bytes(), len)
     });
-    ran.unwrap();
+    // The last thread to end has its own buffer alone, and the rest is free again.
+    let ends = ran.unwrap();
+    assert!(ends.iter().any(|(used, len)| used == len), "{ends:?}");
 }
 
 /// A full store says what does not fit, and has room again later.
