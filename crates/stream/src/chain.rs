@@ -46,7 +46,8 @@ impl<L: Kernel> Chain<L> {
     }
 
     fn check_surroundings(&self) -> Result<(), KernelError> {
-        let looks = |kernel: &&Transform| kernel.cut().before_bytes + kernel.cut().after_bytes > 0;
+        let looks =
+            |kernel: &&Transform| kernel.cut().before_bytes.max(kernel.cut().after_bytes) > 0;
         match self.first.iter().find(looks) {
             Some(wrong) => Err(KernelError::new(
                 format!("{} looks around its blocks, which others change", wrong.name()),

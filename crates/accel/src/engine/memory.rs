@@ -296,7 +296,10 @@ impl MemoryEngine {
             let goes_on = buf.replace_got_until(end) == copy.source || known;
             if copy.len >= STRAIGHT_FROM_BYTES {
                 // SAFETY: the caller's conditions.
-                unsafe { self.carry_out_long(copy, goes_on) };
+                unsafe {
+                    let Copy { source, target, len, racing } = copy;
+                    self.carry_out_long(source, target, len, racing, goes_on);
+                }
                 return true;
             }
             if !goes_on {
@@ -312,20 +315,29 @@ impl MemoryEngine {
     }
 
     /// As `carry_out`, with the lines further on asked for on the way: those of
-    /// the copy, and behind its end if it goes on there.
+    /// the copy, and behind its end if it goes on there. Takes the copy's fields
+    /// apart: as one it would be written to the stack in every short get.
     ///
     /// # Safety
     /// As `carry_out`.
+    #[cold]
     #[inline(never)]
-    unsafe fn carry_out_long(&self, copy: Copy, goes_on: bool) {
-        for done in (0..copy.len).step_by(LONG_PIECE_BYTES) {
-            let len = LONG_PIECE_BYTES.min(copy.len - done);
-            let (source, target) = (copy.source.wrapping_add(done), copy.target.wrapping_add(done));
-            if goes_on || done + AHEAD_BYTES < copy.len {
-                prefetch_range(source.wrapping_add(AHEAD_BYTES), len);
+    unsafe fn carry_out_long(
+        &self,
+        source: *const u8,
+        target: *mut u8,
+        len: usize,
+        racing: bool,
+        goes_on: bool,
+    ) {
+        for done in (0..len).step_by(LONG_PIECE_BYTES) {
+            let piece = LONG_PIECE_BYTES.min(len - done);
+            let (source, target) = (source.wrapping_add(done), target.wrapping_add(done));
+            if goes_on || done + AHEAD_BYTES < len {
+                prefetch_range(source.wrapping_add(AHEAD_BYTES), piece);
             }
             // SAFETY: pieces of the caller's ranges.
-            unsafe { self.carry_out(Copy { source, target, len, racing: copy.racing }) };
+            unsafe { self.carry_out(Copy { source, target, len: piece, racing }) };
         }
     }
 
@@ -410,6 +422,7 @@ impl MemoryEngine {
     /// Exchanges the target for that of the last get, where both may move and
     /// are as long: of many threads' buffers only the last few are in the
     /// first-level cache.
+    #[cold]
     #[inline(never)]
     fn move_to_warm(&self, prefetched: Prefetched) {
         let warm = self.warm.replace(NONE);
