@@ -247,6 +247,7 @@ fn questions() -> Vec<Question> {
     let random = Question { what: "random, 64-256 B, 0-4 c/B", ..random };
     let touched = |what, block_bytes| Question { what, block_bytes, cycles_max: 0, ..random };
     let here = |question| Question { version: "threads here", ..question };
+    let noise = Question { version: "double again", ..any };
     let waited = [
         touched("random, 16 B, 0 c/B", (16, 16)),
         touched("random, 64-128 B, 0 c/B", (64, 128)),
@@ -258,6 +259,7 @@ fn questions() -> Vec<Question> {
         here(Question { base: "double here", ..touched("random, 64-128 B, 0 c/B", (64, 128)) }),
         here(Question { base: "double here", ..touched("random, 256 B, 0 c/B", (256, 256)) }),
         any,
+        noise,
     ];
     let plain = [
         Question { base: "simple", ..random },
@@ -266,6 +268,7 @@ fn questions() -> Vec<Question> {
         here(Question { base: "simple", ..random }),
         here(random),
         any,
+        noise,
     ];
     let file = [
         Question {
@@ -302,8 +305,8 @@ fn summary(outcomes: &[Outcome], threads: usize, machine: &Machine) -> Option<Ta
         let cells = outcomes.iter().filter(|outcome| question.holds(outcome));
         let mut ratios: Vec<(f64, String)> = cells
             .filter_map(|outcome| {
-                let ratio =
-                    outcome.speedup((question.version, Some(threads)), (question.base, None))?;
+                let depth = question.version.starts_with("threads").then_some(threads);
+                let ratio = outcome.speedup((question.version, depth), (question.base, None))?;
                 Some((ratio, outcome.label()))
             })
             .collect();

@@ -177,7 +177,7 @@ impl Case<'_> {
     }
 
     /// The versions: `loop` (memory only), `simple`, `double`, `ahead` k (memory
-    /// only), `threads` n, `fio` (file, reads that compute nothing). `None` for cycles per byte that are not compiled.
+    /// only), `threads` n, `double again` (memory only: it shows the noise), `fio` (file, reads that compute nothing). `None` for cycles per byte that are not compiled.
     pub(crate) fn versions<'c>(
         &'c self,
         ahead: &[usize],
@@ -233,6 +233,10 @@ fn versions_of<'c, const CYCLES: usize, const WRITE: bool>(
     versions.extend(threads.iter().map(|&threads| {
         Version::new("threads", threads, move || case.run_simple::<CYCLES, WRITE>(threads))
     }));
+    if let Medium::Memory(_) = case.medium {
+        // What the cells would show if nothing but the machine's mood differed.
+        versions.push(Version::new("double again", 2, || case.run_double::<CYCLES, WRITE>()));
+    }
     if let (Medium::File(file, Some(fio)), 0, false) = (case.medium, CYCLES, WRITE) {
         versions.push(Version::new("fio", FIO_DEPTH, move || case.run_fio(file, fio)));
     }

@@ -63,7 +63,8 @@ impl<'env> Core<'env> {
         tag: Tag,
         order: Order,
     ) -> Transfer<'_, 'env> {
-        Transfer::new(self, self.transfers.get(buf, ea, len, tag, order), tag, order)
+        let started = self.transfers.get(buf, ea, len, tag, order, self.sched.runnable());
+        Transfer::new(self, started, tag, order)
     }
 
     pub(crate) fn wait_for_post(&self, cx: &Context<'_>, what: &'static str) {

@@ -188,6 +188,7 @@ impl<'env> Scheduler<'env> {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn runnable(&self) -> usize {
         self.runnable.get()
     }

@@ -90,7 +90,7 @@ impl<'env> Transfers<'env> {
         &self.memory
     }
 
-    /// Starts a get of `len` bytes at `ea` into `buf`.
+    /// Starts a get of `len` bytes at `ea` into `buf`, while so many threads are runnable.
     #[inline(always)]
     pub(crate) fn get(
         &self,
@@ -99,6 +99,7 @@ impl<'env> Transfers<'env> {
         len: usize,
         tag: Tag,
         order: Order,
+        runnable: usize,
     ) -> Started {
         let Kind::Memory { start, writable } = ea.region.kind else {
             return self.get_slow(buf, ea, len, tag, order);
@@ -115,7 +116,7 @@ impl<'env> Transfers<'env> {
         // is lent for 'env; the buffer goes to the `Transfer`, which withdraws
         // the copy when it is dropped, and leaks the buffer when it is leaked.
         unsafe {
-            if self.memory.copy_straight(region_bytes, copy, &mut buf) {
+            if self.memory.copy_straight(region_bytes, copy, &mut buf, runnable) {
                 return Started::Over(Ok(buf));
             }
             match self.memory.begin(copy, tag, order == Order::Barrier, &buf) {

@@ -6,8 +6,10 @@
 //! is made at once.
 
 use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::arena::Arena;
 use crate::queue::Tag;
@@ -189,6 +191,55 @@ const AHEAD_BYTES: usize = 2048;
 /// Long copies ask for lines ahead every so many bytes.
 const LONG_PIECE_BYTES: usize = 1024;
 
+/// How much of a block is asked for before its thread gives way. A core keeps
+/// about so many lines under way; what is asked for beyond them is dropped or
+/// holds up the others, and the copy's own stream brings it sooner.
+const ASKED_BYTES_MAX: usize = 768;
+
+/// Sequential blocks whose threads give way all the same while copying is all
+/// they do, if so many are there to use the time: shorter blocks cost less than
+/// a turn, longer ones are a stream.
+const GIVING_WAY_BYTES: RangeInclusive<usize> = 512..=1024;
+const GIVING_WAY_THREADS: usize = 4;
+
+/// Whether sequential blocks come as fast as they can be copied. Where they do
+/// not, their threads compute, during which the processor brings the next.
+struct Pace {
+    /// Since when, and how many bytes came since.
+    since: Cell<Instant>,
+    bytes: Cell<usize>,
+    is_fast: Cell<bool>,
+}
+
+/// How often the clock is looked at.
+const PACE_BYTES: usize = 32 << 10;
+/// Half of what copies reach, and as much as computing at one cycle per byte allows.
+const FAST_NS_PER_BYTE: f64 = 0.2;
+
+impl Pace {
+    fn new() -> Self {
+        Self { since: Cell::new(Instant::now()), bytes: Cell::new(0), is_fast: Cell::new(true) }
+    }
+
+    /// Counts a block in.
+    #[inline(always)]
+    fn is_fast(&self, len: usize) -> bool {
+        self.bytes.set(self.bytes.get() + len);
+        if self.bytes.get() >= PACE_BYTES {
+            self.look();
+        }
+        self.is_fast.get()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look(&self) {
+        let (now, bytes) = (Instant::now(), self.bytes.replace(0));
+        let passed = now - self.since.replace(now);
+        self.is_fast.set(passed.as_nanos() as f64 <= bytes as f64 * FAST_NS_PER_BYTE);
+    }
+}
+
 /// A copy into a local store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
@@ -227,6 +278,7 @@ pub(crate) struct MemoryEngine {
     /// Memory up to this length is read without a prefetch.
     near_bytes: u64,
     last_end: Cell<*const u8>,
+    pace: Pace,
     entries: Box<[Entry]>,
     free: Cell<u32>,
     in_flight: Cell<usize>,
@@ -260,6 +312,7 @@ impl MemoryEngine {
             path,
             near_bytes,
             last_end: Cell::new(ptr::null()),
+            pace: Pace::new(),
             entries: (0..depth).map(entry).collect(),
             free: Cell::new(0),
             in_flight: Cell::new(0),
@@ -276,7 +329,7 @@ impl MemoryEngine {
 
     /// Makes a copy at once where that is best: of near, long or sequential
     /// blocks, that is, those that start where the last get of all or the last
-    /// into this buffer ended. Whether it did.
+    /// into this buffer ended. Whether it did. So many threads are runnable.
     ///
     /// # Safety
     /// As `carry_out`.
@@ -286,6 +339,7 @@ impl MemoryEngine {
         region_bytes: u64,
         copy: Copy,
         buf: &mut Buf,
+        runnable: usize,
     ) -> bool {
         if region_bytes > self.near_bytes {
             if self.path == MemoryPath::Interleave {
@@ -306,6 +360,11 @@ impl MemoryEngine {
                 return false;
             }
             if copy.len >= LINE_BYTES {
+                let others_gain =
+                    runnable >= GIVING_WAY_THREADS && GIVING_WAY_BYTES.contains(&copy.len);
+                if others_gain && self.pace.is_fast(copy.len) {
+                    return false;
+                }
                 prefetch_range(end.wrapping_add(AHEAD_BYTES), copy.len);
             }
         }
@@ -389,7 +448,7 @@ impl MemoryEngine {
             entry.may_move.set(may_move);
             self.warm.set(if may_move { index } else { NONE });
         }
-        prefetch_range(copy.source, copy.len);
+        prefetch_range(copy.source, copy.len.min(ASKED_BYTES_MAX));
         entry.source.set(copy.source);
         entry.target.set(copy.target);
         entry.len.set(copy.len);

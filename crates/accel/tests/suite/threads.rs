@@ -307,6 +307,36 @@ fn loads_are_references() {
     assert!(outside.is_err());
 }
 
+/// Blocks in sequence are copied at once, unless so many lines are missing that
+/// a few other threads' turns are shorter. So few blocks are not timed.
+#[test]
+fn sequential_gets_give_way_where_that_pays() {
+    const BLOCKS: usize = 6;
+    let _dog = watch();
+    for (threads, block_bytes, gives_way) in
+        [(4, 512, true), (5, 1024, true), (3, 512, false), (4, 256, false), (4, 2048, false)]
+    {
+        let data = pattern(8, threads * BLOCKS * block_bytes);
+        let region = &Region::memory(&data);
+        let log = &std::sync::Mutex::new(Vec::new());
+        run(&Config { threads, ..small() }, |cx, at| async move {
+            let mut buf = cx.alloc(block_bytes).unwrap();
+            for block in at.thread * BLOCKS..(at.thread + 1) * BLOCKS {
+                let place = region.at((block * block_bytes) as u64);
+                buf = cx.get(buf, place, block_bytes, Tag::new(0)).await.unwrap();
+                log.lock().unwrap().push(at.thread);
+            }
+        })
+        .unwrap();
+        let mut log = std::mem::take(&mut *log.lock().unwrap());
+        let in_turn: Vec<_> = (0..BLOCKS).flat_map(|_| 0..threads).collect();
+        assert_eq!(log == in_turn, gives_way, "{threads} threads, {block_bytes} bytes: {log:?}");
+        log.sort_unstable();
+        let each_all: Vec<_> = (0..threads).flat_map(|thread| [thread; BLOCKS]).collect();
+        assert_eq!(log, each_all);
+    }
+}
+
 /// The message of a panic.
 pub(crate) fn panic_message(panicked: Box<dyn std::any::Any + Send>) -> String {
     let text = panicked.downcast_ref::<String>().cloned();
