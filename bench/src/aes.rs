@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 
 use cellway::accel::{Config, Region};
 use cellway::kernels::Aes128Ecb;
-use cellway::{Block, Kernel as _, Unit};
+use cellway::{Block, Body, Kernel as _, Out, Unit};
 use clap::{Args, ValueEnum as _};
 
 use crate::args::{
@@ -67,8 +67,9 @@ struct Case<'a> {
 /// The kernel on one block, whose length is a multiple of 16.
 #[inline(always)]
 fn encrypt(cipher: &Aes128Ecb, data: &mut [u8]) -> u64 {
-    let unit = Unit { index: 0, offset: 0, body: (0, data.len() as u64) };
-    let block = Block { before: &mut [], data, after: &mut [] };
+    let body = &Body { range: 0..data.len() as u64, header: () };
+    let unit = Unit { index: 0, offset: 0, body };
+    let block = Block { before: &mut [], data, after: &mut [], out: Out::default() };
     // The one error is a last record of fewer than 16 bytes.
     debug_assert!(block.data.len().is_multiple_of(16));
     u64::from(cipher.block(&unit, block, &mut ()).is_err())

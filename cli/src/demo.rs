@@ -124,7 +124,7 @@ fn make(path: &Path, bytes: u64) -> io::Result<()> {
 
 /// Says how the runs will be laid out, and the memory they stay under.
 fn announce(out: &mut impl Write, made: &Path) -> anyhow::Result<u64> {
-    let plan = stream::plan(&mut cipher(), &Input::open(made)?, &Options::default())?;
+    let plan = stream::plan(&cipher(), &Input::open(made)?, &Options::default())?;
     let bound_bytes = stream::rss_bytes().unwrap_or(0) + plan.memory_bytes;
     let (block, bound) = (Size(plan.block_bytes), Size(bound_bytes));
     writeln!(out, "Blocks of {block}, {} cores x {} threads.", plan.accelerators, plan.threads)?;
@@ -146,9 +146,8 @@ fn stream_once(
     let output =
         Output::create(to, &storage::Options { force: true, len_bytes: input.len_bytes() })?;
     let options = Options { threads, ..Options::default() };
-    let mut kernel = cipher();
-    let stats =
-        stream::run(&mut kernel, &input, Some(&output), &options, &Progress::default())?.stats;
+    let kernel = cipher();
+    let stats = stream::run(&kernel, &input, Some(&output), &options, &Progress::default())?.stats;
     output.commit(false)?;
     let threads = stats.plan.threads;
     let plural = if threads == 1 { "" } else { "s" };

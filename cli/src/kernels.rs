@@ -60,7 +60,7 @@ fn write_wrapped(out: &mut Stdout, indent: &str, text: &str) -> std::io::Result<
 fn shape(effect: Effect) -> &'static str {
     match effect {
         Effect::Reduce => "INPUT to standard output",
-        Effect::Transform => "INPUT to OUTPUT",
+        Effect::Transform | Effect::Rewrite => "INPUT to OUTPUT",
     }
 }
 
@@ -68,6 +68,7 @@ fn effect(effect: Effect) -> &'static str {
     match effect {
         Effect::Reduce => "reduction",
         Effect::Transform => "transform",
+        Effect::Rewrite => "rewrite",
     }
 }
 

@@ -32,7 +32,7 @@ use stats::{StatsFile, StatsJson};
 
 /// Stream a file through a kernel
 ///
-/// A transform writes OUTPUT, which appears whole under its name or not at
+/// A transform or rewrite writes OUTPUT, which appears whole under its name or not at
 /// all. A reduction prints its result on standard output and takes no OUTPUT.
 #[derive(Args, Debug)]
 #[command(after_help = Exit::help())]
@@ -43,7 +43,7 @@ pub(crate) struct RunArgs {
     kernel: Kernels,
     /// File, device or pipe to read; `-` is standard input
     input: PathBuf,
-    /// File, device or pipe to write (transforms only); `-` is standard output
+    /// File, device or pipe to write (not for reductions); `-` is standard output
     output: Option<PathBuf>,
     /// Replace OUTPUT if it exists, even if it is INPUT; the old file stays
     /// until the new one is whole
@@ -53,7 +53,7 @@ pub(crate) struct RunArgs {
     /// loss soon after may take it, as with cp
     #[arg(long)]
     sync: bool,
-    /// How the result is printed; for a transform json prints the statistics
+    /// How the result is printed; with an OUTPUT json prints the statistics
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     format: Format,
     /// Write statistics as JSON to FILE, which is replaced; `-` is standard
@@ -177,14 +177,20 @@ where
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     args.check()?;
     let parameters = &args.parameters;
+    let first = args.kernel.first.iter().copied();
     match args.kernel.last.name {
         "blake3" => args.reduce(Blake3::new()),
         "count" => args.reduce(parameters.count()?),
         "crc32c" => args.reduce(Crc32c::new()),
-        "histogram" => args.reduce(Histogram::new()),
+        "histogram" => args.reduce(Histogram),
         "linreg" => args.reduce(LinReg::new(parameters.pair_type()?)),
+        "replace" => args.write(args.transforms(first)?, parameters.replace()?),
         "wordcount" => args.reduce(parameters.word_count()),
-        _ => args.transform(),
+        _ => {
+            let mut transforms = args.transforms(args.kernel.all())?;
+            let last = transforms.pop().expect("a run has a last kernel");
+            args.write(transforms, last)
+        }
     }
 }
 
@@ -203,12 +209,15 @@ impl RunArgs {
         self.parameters.check(&self.kernel.all().collect::<Vec<_>>())?;
         let name = &self.kernel.name();
         let wrong = |what: String| Err(Usage(what));
-        if let Some(reduction) = self.kernel.first.iter().find(|k| k.effect == Effect::Reduce) {
-            let what = "prints a result and hands nothing on; let it come last";
-            return wrong(format!("{} {what}", reduction.name));
+        if let Some(ends) = self.kernel.first.iter().find(|k| k.effect != Effect::Transform) {
+            let why = match ends.effect {
+                Effect::Rewrite => "makes blocks of other lengths",
+                _ => "prints a result and hands nothing on",
+            };
+            return wrong(format!("{} {why}; let it come last", ends.name));
         }
         match (self.kernel.last.effect, &self.output) {
-            (Effect::Transform, None) => {
+            (Effect::Transform | Effect::Rewrite, None) => {
                 return wrong(format!("{name} writes an output; name an OUTPUT after the INPUT"));
             }
             (Effect::Reduce, Some(output)) => {
@@ -256,7 +265,7 @@ impl RunArgs {
 
     fn stats_on_stdout(&self) -> bool {
         let asked = self.stats.as_deref().is_some_and(is_stdout);
-        asked || (self.kernel.last.effect == Effect::Transform && self.format == Format::Json)
+        asked || (self.kernel.last.effect.writes() && self.format == Format::Json)
     }
 
     /// The transforms of `entries`; a key file is read once.
@@ -284,17 +293,16 @@ impl RunArgs {
         entries.map(&mut make).collect()
     }
 
-    fn transform(&self) -> anyhow::Result<()> {
-        let mut transforms = self.transforms(self.kernel.all())?;
-        let last = transforms.pop().expect("a run has a last kernel");
-        let mut kernel = Chain::new(transforms, last)?;
+    /// Runs a kernel that has an output, after `first`.
+    fn write<K: Kernel>(&self, first: Vec<Transform>, last: K) -> anyhow::Result<()> {
+        let kernel = Chain::new(first, last)?;
         let (stats_file, input) = self.open()?;
-        let path = self.output.as_ref().expect("a transform without an OUTPUT was refused");
-        let plan = stream::plan(&mut kernel, &input, &self.layout.options())?;
+        let path = self.output.as_ref().expect("a run without the OUTPUT it needs was refused");
+        let plan = stream::plan(&kernel, &input, &self.layout.options())?;
         let options = storage::Options { force: self.force, len_bytes: plan.output_bytes() };
         let output = Output::create(path, &options)?;
         let name = output.name().to_owned();
-        let streamed = self.stream(&mut kernel, &input, Some(&output));
+        let streamed = self.stream(&kernel, &input, Some(&output));
         let outcome = match streamed {
             // Whoever read standard output has seen enough.
             // The run ended there: it has no statistics.
@@ -307,9 +315,9 @@ impl RunArgs {
     }
 
     fn reduce<K: Finish>(&self, last: K) -> anyhow::Result<()> {
-        let mut kernel = Chain::new(self.transforms(self.kernel.first.iter().copied())?, last)?;
+        let kernel = Chain::new(self.transforms(self.kernel.first.iter().copied())?, last)?;
         let (stats_file, input) = self.open()?;
-        let Outcome { part, stats } = self.stream(&mut kernel, &input, None)?;
+        let Outcome { part, stats } = self.stream(&kernel, &input, None)?;
         let mut report = kernel
             .last()
             .finish(part)
@@ -336,7 +344,7 @@ impl RunArgs {
 
     fn stream<K: Kernel>(
         &self,
-        kernel: &mut K,
+        kernel: &K,
         input: &Input,
         output: Option<&Output>,
     ) -> anyhow::Result<Outcome<K::Part>> {
@@ -347,7 +355,7 @@ impl RunArgs {
             exit::tell(&laid_out(kernel.name(), &plan, now + plan.memory_bytes));
         }
         let progress = Progress::default();
-        let mut work = || stream::run(kernel, input, output, &options, &progress);
+        let work = || stream::run(kernel, input, output, &options, &progress);
         // A bar would be drawn over the output.
         let quiet = output.is_some()
             && self.output.as_deref().is_some_and(is_stdout)

@@ -13,6 +13,7 @@ const PEERS: &[(&str, &str)] = &[
     ("dd", "what a direct copy is measured against"),
     ("cat", "what cached reads are measured against"),
     ("grep", "what counted lines must equal"),
+    ("sed", "what replace must equal"),
     ("b3sum", "what blake3 must equal"),
 ];
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use cellway::kernels::{
-    CATALOGUE, Count, Counted, Entry, Iv128, Key256, PairType, Parameter, Pattern, WordCount,
+    CATALOGUE, Count, Counted, Entry, Iv128, Key256, PairType, Parameter, Pattern, Replace,
+    WordCount,
 };
 use cellway::storage::{Input, InputError};
 use cellway_bench::args::parse_bytes;
@@ -34,6 +35,8 @@ pub(super) struct Parameters {
     top: Option<u64>,
     #[arg(long, value_name = "REGEX", value_parser = Pattern::new, help = help("pattern"))]
     pattern: Option<Pattern>,
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help = help("with"))]
+    with: Option<String>,
     #[arg(long, help = help("lines"))]
     lines: bool,
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, help = help_with_record_default())]
@@ -42,7 +45,7 @@ pub(super) struct Parameters {
 
 impl Parameters {
     /// Every flag's name, and whether it was given.
-    fn given(&self) -> [(&'static str, bool); 8] {
+    fn given(&self) -> [(&'static str, bool); 9] {
         [
             ("key-file", self.key_file.is_some()),
             ("iv", self.iv.is_some()),
@@ -50,6 +53,7 @@ impl Parameters {
             ("table-bytes", self.table_bytes.is_some()),
             ("top", self.top.is_some()),
             ("pattern", self.pattern.is_some()),
+            ("with", self.with.is_some()),
             ("lines", self.lines),
             ("max-record", self.max_record.is_some()),
         ]
@@ -96,13 +100,28 @@ impl Parameters {
     pub(super) fn count(&self) -> anyhow::Result<Count> {
         let counted = if self.lines { Counted::Lines } else { Counted::Matches };
         let kernel = Count::new(required(self.pattern.clone(), "--pattern")?, counted);
+        Ok(match self.max_record()? {
+            Some(bytes) => kernel.record_bytes_max(bytes),
+            None => kernel,
+        })
+    }
+
+    pub(super) fn replace(&self) -> anyhow::Result<Replace> {
+        let pattern = required(self.pattern.clone(), "--pattern")?;
+        let kernel = Replace::new(pattern, required(self.with.clone(), "--with")?);
+        Ok(match self.max_record()? {
+            Some(bytes) => kernel.record_bytes_max(bytes),
+            None => kernel,
+        })
+    }
+
+    fn max_record(&self) -> Result<Option<usize>, Usage> {
         match self.max_record {
             Some(bytes) if bytes > MAX_RECORD_BYTES => {
                 let most = Size(MAX_RECORD_BYTES);
-                Err(Usage(format!("--max-record is larger than {most}; give less")).into())
+                Err(Usage(format!("--max-record is larger than {most}; give less")))
             }
-            Some(bytes) => Ok(kernel.record_bytes_max(bytes as usize)),
-            None => Ok(kernel),
+            bytes => Ok(bytes.map(|bytes| bytes as usize)),
         }
     }
 

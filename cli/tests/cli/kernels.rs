@@ -1,5 +1,6 @@
 //! Kernels against the tools people use now, and chains of them.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::program::{Folder, cellway, cellway_fed, noise, skip};
@@ -45,6 +46,33 @@ fn counted_lines_are_those_of_grep() {
         );
         assert_eq!(found.ok_text().trim_end(), expected, "{pattern}");
     }
+}
+
+#[test]
+fn replaced_is_what_sed_writes() {
+    let folder = Folder::new();
+    let text: Vec<u8> =
+        noise(8, 2 << 20).into_iter().map(|b| b" abcdefg\n"[b as usize % 9]).collect();
+    let (input, out) = (folder.file("in", &text), folder.path("out"));
+    for (pattern, with, script) in [
+        ("abc", "", "s/abc//g"),
+        ("^a", "begin-of-line", "s/^a/begin-of-line/g"),
+        ("([ab])([cd]+)", "<$2|$1>", "s/([ab])([cd]+)/<\\2|\\1>/g"),
+        (" *$", "${0}.", "s/ *$/&./g"),
+        ("x", "y", "s/x/y/g"),
+    ] {
+        let sed = Command::new("sed").args(["-E", script]).arg(&input).env("LC_ALL", "C").output();
+        let expected = match sed {
+            Ok(output) => output.stdout,
+            Err(error) => return skip("sed", &error.to_string()),
+        };
+        let line = "run replace {} {} --block 100K --force --pattern {} --with {}";
+        cellway(line, &[&input, &out, Path::new(pattern), Path::new(with)]).ok();
+        assert!(std::fs::read(&out).unwrap() == expected, "{script}");
+    }
+    cellway("run replace {} {} --pattern a", &[&input, &out]).failed(2, &["needs --with"]);
+    cellway("run replace,identity {} {} --pattern a --with b", &[&input, &out])
+        .failed(2, &["let it come last"]);
 }
 
 #[test]

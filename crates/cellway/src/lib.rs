@@ -44,7 +44,8 @@ use std::path::Path;
 pub use {accel, kernels, storage, stream};
 
 pub use stream::{
-    Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Options, Outcome, StreamError, Unit,
+    Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Options, Out, Outcome,
+    StreamError, Unit,
 };
 
 /// How kernels are run over files.

@@ -3,9 +3,7 @@
 
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
-use stream::{Block, Cut, Effect, Head, Kernel, KernelError, Unit};
-
-use std::ops::Range;
+use stream::{Block, Body, Cut, Effect, Head, Kernel, KernelError, Unit};
 
 const RECORD_BYTES: usize = 16;
 
@@ -33,20 +31,20 @@ impl Default for Aes128Ecb {
 
 impl Kernel for Aes128Ecb {
     type Part = ();
+    type Header = ();
 
     fn name(&self) -> &str {
         "aes128-ecb"
     }
 
-    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
-        let body = 0..head.len_bytes().unwrap_or(u64::MAX);
-        match head.len_bytes().map(|len| len % RECORD_BYTES as u64) {
-            Some(rest @ 1..) => Err(partial_record(body.end - rest, rest)),
-            _ => Ok(body),
+    fn open(&self, head: &dyn Head) -> Result<Body, KernelError> {
+        match head.len_bytes().map(|len| (len, len % RECORD_BYTES as u64)) {
+            Some((len, rest @ 1..)) => Err(partial_record(len - rest, rest)),
+            _ => Ok(Body::whole(head)),
         }
     }
 
-    fn cut(&self) -> Cut {
+    fn cut(&self, _: &()) -> Cut {
         Cut::records(RECORD_BYTES)
     }
 
@@ -56,7 +54,7 @@ impl Kernel for Aes128Ecb {
 
     fn part(&self, _accelerators: usize) {}
 
-    fn block(&self, unit: &Unit, block: Block<'_>, _: &mut ()) -> Result<(), KernelError> {
+    fn block(&self, unit: &Unit<'_>, block: Block<'_>, _: &mut ()) -> Result<(), KernelError> {
         let (records, rest) = Array::slice_as_chunks_mut(block.data);
         if !rest.is_empty() {
             let offset = unit.offset + (records.len() * RECORD_BYTES) as u64;

@@ -64,6 +64,7 @@ impl std::fmt::Debug for Aes256Ctr {
 
 impl Kernel for Aes256Ctr {
     type Part = ();
+    type Header = ();
 
     fn name(&self) -> &str {
         "aes256-ctr"
@@ -75,7 +76,7 @@ impl Kernel for Aes256Ctr {
 
     fn part(&self, _accelerators: usize) {}
 
-    fn block(&self, unit: &Unit, block: Block<'_>, _: &mut ()) -> Result<(), KernelError> {
+    fn block(&self, unit: &Unit<'_>, block: Block<'_>, _: &mut ()) -> Result<(), KernelError> {
         self.apply(unit.body_offset(), block.data);
         Ok(())
     }

@@ -89,12 +89,13 @@ fn subtree_bytes(offset: u64, len: usize) -> usize {
 
 impl Kernel for Blake3 {
     type Part = Blake3Part;
+    type Header = ();
 
     fn name(&self) -> &str {
         "blake3"
     }
 
-    fn cut(&self) -> Cut {
+    fn cut(&self, _: &()) -> Cut {
         Cut::records(CHUNK_LEN)
     }
 
@@ -118,7 +119,7 @@ impl Kernel for Blake3 {
 
     fn block(
         &self,
-        unit: &Unit,
+        unit: &Unit<'_>,
         block: Block<'_>,
         part: &mut Blake3Part,
     ) -> Result<(), KernelError> {

@@ -9,7 +9,7 @@ pub struct Entry {
     pub name: &'static str,
     /// What it does, in a line.
     pub about: &'static str,
-    /// Reduction or transform.
+    /// Reduction, transform or rewrite.
     pub effect: Effect,
     /// What it must or may be told.
     pub parameters: &'static [Parameter],
@@ -106,6 +106,28 @@ pub const CATALOGUE: &[Entry] = &[
             about: "type of x and of y: u8, i16, f32 or f64",
             required: true,
         }],
+    },
+    Entry {
+        name: "replace",
+        about: "each match of a regular expression by a text, as sed s/../../g",
+        effect: Effect::Rewrite,
+        parameters: &[
+            Parameter {
+                name: "pattern",
+                about: "regular expression (syntax of Rust's crate regex); it matches within lines",
+                required: true,
+            },
+            Parameter {
+                name: "with",
+                about: "text to put for each match; $1 and ${name} stand for groups, $$ for a dollar",
+                required: true,
+            },
+            Parameter {
+                name: "max-record",
+                about: "longest line that may lie across the end of a block",
+                required: false,
+            },
+        ],
     },
     Entry {
         name: "wordcount",

@@ -39,6 +39,7 @@ impl Crc32cPart {
 
 impl Kernel for Crc32c {
     type Part = Crc32cPart;
+    type Header = ();
 
     fn name(&self) -> &str {
         "crc32c"
@@ -56,7 +57,12 @@ impl Kernel for Crc32c {
         Crc32cPart::default()
     }
 
-    fn block(&self, _: &Unit, block: Block<'_>, part: &mut Crc32cPart) -> Result<(), KernelError> {
+    fn block(
+        &self,
+        _: &Unit<'_>,
+        block: Block<'_>,
+        part: &mut Crc32cPart,
+    ) -> Result<(), KernelError> {
         let crc = crc_fast::checksum(Crc32Iscsi, block.data) as u32;
         part.append(Crc32cPart { crc, bytes: block.data.len() as u64 });
         Ok(())

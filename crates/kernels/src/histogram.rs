@@ -4,26 +4,15 @@
 mod bmp;
 
 use std::io::{self, Write};
-use std::ops::Range;
 
-use stream::{Block, Effect, Head, Kernel, KernelError, Unit};
+use stream::{Block, Body, Effect, Head, Kernel, KernelError, Unit};
 
 use crate::{Finish, Report};
-use bmp::Bitmap;
+pub use bmp::BitmapRows;
 
-/// Counts the colours of a bitmap; [`Kernel::open`] reads its header.
-#[derive(Clone, Debug, Default)]
-pub struct Histogram {
-    bitmap: Bitmap,
-}
-
-impl Histogram {
-    /// The kernel; it has no parameters.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
+/// Counts the colours of a bitmap.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Histogram;
 
 /// Counts per value of one channel.
 type Bins = [u64; 256];
@@ -95,14 +84,14 @@ impl HistogramPart {
 
 impl Kernel for Histogram {
     type Part = HistogramPart;
+    type Header = BitmapRows;
 
     fn name(&self) -> &str {
         "histogram"
     }
 
-    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
-        self.bitmap = Bitmap::read(head)?;
-        Ok(self.bitmap.pixels.clone())
+    fn open(&self, head: &dyn Head) -> Result<Body<BitmapRows>, KernelError> {
+        bmp::read(head)
     }
 
     fn effect(&self) -> Effect {
@@ -119,11 +108,11 @@ impl Kernel for Histogram {
 
     fn block(
         &self,
-        unit: &Unit,
+        unit: &Unit<'_, BitmapRows>,
         block: Block<'_>,
         part: &mut HistogramPart,
     ) -> Result<(), KernelError> {
-        let Bitmap { row_bytes, stride_bytes, .. } = self.bitmap;
+        let BitmapRows { row_bytes, stride_bytes } = unit.body.header;
         let mut column = unit.body_offset() % stride_bytes;
         let mut bytes: &[u8] = block.data;
         while !bytes.is_empty() {

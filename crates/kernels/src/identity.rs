@@ -8,6 +8,7 @@ pub struct Identity;
 
 impl Kernel for Identity {
     type Part = ();
+    type Header = ();
 
     fn name(&self) -> &str {
         "identity"
@@ -19,7 +20,7 @@ impl Kernel for Identity {
 
     fn part(&self, _accelerators: usize) {}
 
-    fn block(&self, _: &Unit, _: Block<'_>, _: &mut ()) -> Result<(), KernelError> {
+    fn block(&self, _: &Unit<'_>, _: Block<'_>, _: &mut ()) -> Result<(), KernelError> {
         Ok(())
     }
 

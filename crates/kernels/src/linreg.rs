@@ -11,10 +11,11 @@ mod integers;
 mod tests;
 
 use std::io::{self, Write};
-use std::ops::Range;
 use std::str::FromStr;
 
-use stream::{Block, Cut, EARLY_PARTS_MAX, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
+use stream::{
+    Block, Body, Cut, EARLY_PARTS_MAX, Effect, Head, Kernel, KernelError, MergeOrder, Unit,
+};
 
 use crate::{Finish, Report};
 use floats::{CHUNK_PAIRS, FOREST_BYTES_MAX, Forest};
@@ -119,19 +120,20 @@ impl LinRegPart {
 
 impl Kernel for LinReg {
     type Part = LinRegPart;
+    type Header = ();
 
     fn name(&self) -> &str {
         "linreg"
     }
 
-    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
+    fn open(&self, head: &dyn Head) -> Result<Body, KernelError> {
         if let Some(len) = head.len_bytes() {
             self.check_whole(len, len % self.pair_type.pair_bytes() as u64)?;
         }
-        Ok(0..head.len_bytes().unwrap_or(u64::MAX))
+        Ok(Body::whole(head))
     }
 
-    fn cut(&self) -> Cut {
+    fn cut(&self, _: &()) -> Cut {
         let pairs = if self.pair_type.is_exact() { 1 } else { CHUNK_PAIRS };
         Cut::records(pairs * self.pair_type.pair_bytes())
     }
@@ -159,7 +161,7 @@ impl Kernel for LinReg {
 
     fn block(
         &self,
-        unit: &Unit,
+        unit: &Unit<'_>,
         block: Block<'_>,
         part: &mut LinRegPart,
     ) -> Result<(), KernelError> {

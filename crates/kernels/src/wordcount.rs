@@ -104,12 +104,13 @@ pub struct WordCountPart {
 
 impl Kernel for WordCount {
     type Part = WordCountPart;
+    type Header = ();
 
     fn name(&self) -> &str {
         "wordcount"
     }
 
-    fn cut(&self) -> Cut {
+    fn cut(&self, _: &()) -> Cut {
         Cut { align_bytes: 1, before_bytes: 1, after_bytes: WORD_BYTES_MAX }
     }
 
@@ -134,7 +135,7 @@ impl Kernel for WordCount {
 
     fn block(
         &self,
-        unit: &Unit,
+        unit: &Unit<'_>,
         block: Block<'_>,
         part: &mut WordCountPart,
     ) -> Result<(), KernelError> {

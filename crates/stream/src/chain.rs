@@ -1,14 +1,13 @@
 //! Kernels one after the other over the same block, which stays where it is.
 
 use std::cell::Cell;
-use std::ops::Range;
 
-use crate::kernel::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
+use crate::kernel::{Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, Unit};
 
 /// A transform of any kind, as the first ones of a [`Chain`].
-pub type Transform = Box<dyn Kernel<Part = ()>>;
+pub type Transform = Box<dyn Kernel<Part = (), Header = ()>>;
 
-/// Transforms, and a last kernel of either kind, as one kernel: a block goes
+/// Transforms, and a last kernel of any kind, as one kernel: a block goes
 /// through all of them inside the local store before it is put back. What the
 /// last one sees around its block has gone through the transforms too.
 pub struct Chain<L> {
@@ -21,17 +20,19 @@ impl<L: Kernel> Chain<L> {
     /// `first`, in order, then `last`.
     ///
     /// # Errors
-    /// If a kernel before the last is a reduction.
+    /// If a kernel before the last is no transform.
     pub fn new(first: Vec<Transform>, last: L) -> Result<Self, KernelError> {
         let names = first.iter().map(|kernel| kernel.name()).chain([last.name()]);
         let name = names.collect::<Vec<_>>().join(",");
-        match first.iter().find(|kernel| kernel.effect() != Effect::Transform) {
-            Some(wrong) => Err(KernelError::new(
-                format!("{name}: {} leaves no data for a kernel after it", wrong.name()),
-                "let it come last",
-            )),
-            None => Ok(Self { name, first, last }),
-        }
+        let Some(wrong) = first.iter().find(|kernel| kernel.effect() != Effect::Transform) else {
+            return Ok(Self { name, first, last });
+        };
+        let why = match wrong.effect() {
+            Effect::Rewrite => "leaves blocks of other lengths",
+            _ => "leaves no data",
+        };
+        let what = format!("{name}: {} {why} for a kernel after it", wrong.name());
+        Err(KernelError::new(what, "let it come last"))
     }
 
     /// The last kernel, whose part the chain yields.
@@ -42,12 +43,14 @@ impl<L: Kernel> Chain<L> {
 
     /// Where the transforms' records begin together.
     fn first_align_bytes(&self) -> usize {
-        self.first.iter().map(|kernel| kernel.cut().align_bytes.max(1)).fold(1, common_multiple)
+        self.first.iter().map(|kernel| kernel.cut(&()).align_bytes.max(1)).fold(1, common_multiple)
     }
 
     fn check_surroundings(&self) -> Result<(), KernelError> {
-        let looks =
-            |kernel: &&Transform| kernel.cut().before_bytes.max(kernel.cut().after_bytes) > 0;
+        let looks = |kernel: &&Transform| {
+            let cut = kernel.cut(&());
+            cut.before_bytes.max(cut.after_bytes) > 0
+        };
         match self.first.iter().find(looks) {
             Some(wrong) => Err(KernelError::new(
                 format!("{} looks around its blocks, which others change", wrong.name()),
@@ -77,9 +80,9 @@ impl Head for NotYet {
 
 /// Opens a kernel that is not the first: it takes all that those before it write.
 fn open_later<K: Kernel + ?Sized>(
-    kernel: &mut K,
+    kernel: &K,
     len_bytes: Option<u64>,
-) -> Result<(), KernelError> {
+) -> Result<K::Header, KernelError> {
     let head = NotYet { len_bytes, asked: Cell::new(false) };
     let opened = kernel.open(&head);
     let refused = |why: &str| {
@@ -89,7 +92,7 @@ fn open_later<K: Kernel + ?Sized>(
     };
     match opened {
         _ if head.asked.get() => Err(refused("reads a header")),
-        Ok(taken) if taken == (0..len_bytes.unwrap_or(u64::MAX)) => Ok(()),
+        Ok(taken) if taken.range == (0..len_bytes.unwrap_or(u64::MAX)) => Ok(taken.header),
         Ok(_) => Err(refused("wants a part of its input")),
         Err(error) => Err(error),
     }
@@ -97,6 +100,7 @@ fn open_later<K: Kernel + ?Sized>(
 
 impl<L: Kernel> Kernel for Chain<L> {
     type Part = L::Part;
+    type Header = L::Header;
 
     fn name(&self) -> &str {
         &self.name
@@ -104,22 +108,22 @@ impl<L: Kernel> Kernel for Chain<L> {
 
     /// The first kernel says which bytes are streamed; the others take them
     /// all, and none but the last may look around its blocks.
-    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
-        let Some((first, more)) = self.first.split_first_mut() else {
+    fn open(&self, head: &dyn Head) -> Result<Body<L::Header>, KernelError> {
+        let Some((first, more)) = self.first.split_first() else {
             return self.last.open(head);
         };
-        let body = first.open(head)?;
-        let len_bytes = head.len_bytes().map(|_| body.end.saturating_sub(body.start));
+        let Body { range, .. } = first.open(head)?;
+        let len_bytes = head.len_bytes().map(|_| range.end.saturating_sub(range.start));
         for kernel in more {
             open_later(kernel, len_bytes)?;
         }
-        open_later(&mut self.last, len_bytes)?;
+        let header = open_later(&self.last, len_bytes)?;
         self.check_surroundings()?;
-        Ok(body)
+        Ok(Body { range, header })
     }
 
-    fn cut(&self) -> Cut {
-        let (align, last) = (self.first_align_bytes(), self.last.cut());
+    fn cut(&self, header: &L::Header) -> Cut {
+        let (align, last) = (self.first_align_bytes(), self.last.cut(header));
         // The surroundings go through the transforms, so they too are whole records.
         let whole = |bytes: usize| bytes.checked_next_multiple_of(align).unwrap_or(usize::MAX);
         Cut {
@@ -146,25 +150,34 @@ impl<L: Kernel> Kernel for Chain<L> {
         self.last.part(accelerators)
     }
 
-    fn block(&self, unit: &Unit, block: Block<'_>, part: &mut L::Part) -> Result<(), KernelError> {
-        let Block { before, data, after } = block;
-        for kernel in &self.first {
+    fn block(
+        &self,
+        unit: &Unit<'_, L::Header>,
+        block: Block<'_>,
+        part: &mut L::Part,
+    ) -> Result<(), KernelError> {
+        let Block { before, data, after, out } = block;
+        // Else the block went through the transforms in an earlier call.
+        let first = if out.goes_on_from().is_none() { &self.first[..] } else { &[] };
+        let body = &Body { range: unit.body.range.clone(), header: () };
+        for kernel in first {
             let offset = unit.offset - before.len() as u64;
             let behind = unit.offset + data.len() as u64;
             for (offset, data) in
                 [(offset, &mut *before), (unit.offset, &mut *data), (behind, &mut *after)]
             {
                 if !data.is_empty() {
-                    let block = Block { before: &mut [], data, after: &mut [] };
-                    kernel.block(&Unit { offset, ..*unit }, block, &mut ())?;
+                    let (before, after) = (&mut [][..], &mut [][..]);
+                    let block = Block { before, data, after, out: Out::default() };
+                    kernel.block(&Unit { index: unit.index, offset, body }, block, &mut ())?;
                 }
             }
         }
         // Rounded up for the transforms: the last one sees what it asked for.
-        let cut = self.last.cut();
+        let cut = self.last.cut(&unit.body.header);
         let seen = before.len().saturating_sub(cut.before_bytes);
         let until = after.len().min(cut.after_bytes);
-        let block = Block { before: &mut before[seen..], data, after: &mut after[..until] };
+        let block = Block { before: &mut before[seen..], data, after: &mut after[..until], out };
         self.last.block(unit, block, part)
     }
 

@@ -35,6 +35,17 @@ pub enum Effect {
     /// Rewrites each block in place; the output has the body's size: a header
     /// that [`Kernel::open`] leaves out of the body is not in it.
     Transform,
+    /// Makes another number of bytes of each block ([`Block::out`]); the output
+    /// is what the blocks make, in their order.
+    Rewrite,
+}
+
+impl Effect {
+    /// Whether a run has an output.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        self != Effect::Reduce
+    }
 }
 
 /// In which order partial results are merged.
@@ -45,38 +56,64 @@ pub enum MergeOrder {
     Any,
     /// One part per unit, merged strictly in the order of the units, so that
     /// the result depends neither on the number of accelerators nor on timing.
-    /// Up to 64 parts wait for an earlier one, besides those of the threads:
+    /// Not for a rewrite. Up to 64 parts wait for an earlier one, besides those of the threads:
     /// keep them small, or declare them ([`Kernel::memory_bytes`]).
     ByUnit,
 }
 
+/// The part of an input that is streamed, and what was learned of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Body<H = ()> {
+    /// Where it lies in the input, in bytes; its end is `u64::MAX` where the
+    /// input's length is not known.
+    pub range: Range<u64>,
+    /// What the kernel wants to know of this input with every block.
+    pub header: H,
+}
+
+impl<H: Default> Body<H> {
+    /// All of an input.
+    #[must_use]
+    pub fn whole(head: &dyn Head) -> Self {
+        Self { range: 0..head.len_bytes().unwrap_or(u64::MAX), header: H::default() }
+    }
+}
+
 /// A contiguous piece of the input: what one call of [`Kernel::block`] sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit {
+#[derive(Debug)]
+pub struct Unit<'i, H = ()> {
     /// Number of the unit, from 0.
     pub index: u64,
     /// Where the block starts, in bytes from the start of the input file.
     pub offset: u64,
-    /// The part of the input file that is streamed (without header).
-    pub body: (u64, u64),
+    /// The part of the input file that is streamed.
+    pub body: &'i Body<H>,
 }
 
-impl Unit {
+impl<H> Unit<'_, H> {
     /// Where the block starts, in bytes from the start of the body.
     #[must_use]
     pub fn body_offset(&self) -> u64 {
-        self.offset - self.body.0
+        self.offset - self.body.range.start
     }
 
     /// The body's length in bytes.
     #[must_use]
     pub fn body_bytes(&self) -> u64 {
-        self.body.1 - self.body.0
+        self.body.range.end - self.body.range.start
     }
 }
 
+impl<H> Clone for Unit<'_, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<H> Copy for Unit<'_, H> {}
+
 /// The bytes of one unit and its surroundings. All are the kernel's own to
-/// change; only a transform's `data` goes anywhere.
+/// change; only a transform's `data`, or what a rewrite puts `out`, goes anywhere.
 #[derive(Debug)]
 pub struct Block<'a> {
     /// Up to [`Cut::before_bytes`] bytes before the block; shorter only at the body's start.
@@ -85,6 +122,78 @@ pub struct Block<'a> {
     pub data: &'a mut [u8],
     /// Up to [`Cut::after_bytes`] bytes after the block; shorter only at the body's end.
     pub after: &'a mut [u8],
+    /// Where a rewrite puts what it makes of the block; without room else.
+    pub out: Out<'a>,
+}
+
+/// The output of one block of a rewrite. It has the room of a block; where that
+/// is not enough, the kernel stops ([`Out::stop_at`]) and is called again with
+/// the same block once the bytes are on their way.
+#[derive(Debug, Default)]
+pub struct Out<'a> {
+    room: &'a mut [u8],
+    /// `None` for who writes nothing.
+    state: Option<&'a mut OutState>,
+}
+
+/// How one call of a rewrite begins and ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutState {
+    /// Where the kernel stopped in the call before.
+    pub goes_on_from: Option<usize>,
+    /// Bytes made in this call.
+    pub len: usize,
+    /// Where it stopped in this one.
+    pub stopped: Option<usize>,
+}
+
+impl<'a> Out<'a> {
+    /// Room for what one call of [`Kernel::block`] makes.
+    #[must_use]
+    pub fn new(room: &'a mut [u8], state: &'a mut OutState) -> Self {
+        Self { room, state: Some(state) }
+    }
+
+    /// Where the kernel stopped in the call before, if this is not the first
+    /// one for its block.
+    #[must_use]
+    pub fn goes_on_from(&self) -> Option<usize> {
+        self.state.as_ref().and_then(|state| state.goes_on_from)
+    }
+
+    /// Appends `bytes`; `false`, and none of them, if they do not fit.
+    #[must_use]
+    pub fn push(&mut self, bytes: &[u8]) -> bool {
+        let Some(state) = &mut self.state else { return false };
+        let Some(room) = self.room.get_mut(state.len..state.len + bytes.len()) else {
+            return false;
+        };
+        room.copy_from_slice(bytes);
+        state.len += bytes.len();
+        true
+    }
+
+    /// Appends as many of `bytes` as fit; how many.
+    #[must_use]
+    pub fn push_some(&mut self, bytes: &[u8]) -> usize {
+        let left = self.state.as_ref().map_or(0, |state| self.room.len() - state.len);
+        let some = &bytes[..left.min(bytes.len())];
+        if self.push(some) { some.len() } else { 0 }
+    }
+
+    /// Whether nothing was appended in this call.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.state.as_ref().is_none_or(|state| state.len == 0)
+    }
+
+    /// Ends this call before the block's end: there was no room. `at` is the
+    /// kernel's own, for the next call.
+    pub fn stop_at(self, at: usize) {
+        if let Some(state) = self.state {
+            state.stopped = Some(at);
+        }
+    }
 }
 
 /// Reads the first bytes of an input, for kernels with a header.
@@ -123,26 +232,30 @@ impl KernelError {
 
 /// A function over blocks. The stream layer owns the loop: it cuts the input
 /// into units, keeps transfers in flight on every accelerator, calls
-/// [`Kernel::block`] for each unit exactly once, and merges the parts.
+/// [`Kernel::block`] for each unit exactly once, and merges the parts. One
+/// kernel serves any number of inputs, several at a time.
 pub trait Kernel: Send + Sync {
     /// The partial result one accelerator (or one unit) collects. `()` for a transform.
     type Part: Send;
+
+    /// What [`Kernel::open`] learns of an input. `()` for most.
+    type Header: Default + Send + Sync;
 
     /// The kernel's name, as on the command line.
     fn name(&self) -> &str;
 
     /// Looks at the input before anything is streamed: checks a header and
     /// says which bytes are the body. The default streams everything.
-    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
-        Ok(0..head.len_bytes().unwrap_or(u64::MAX))
+    fn open(&self, head: &dyn Head) -> Result<Body<Self::Header>, KernelError> {
+        Ok(Body::whole(head))
     }
 
-    /// How the body may be cut. Asked after [`Kernel::open`].
-    fn cut(&self) -> Cut {
+    /// How the body of an input with that header may be cut.
+    fn cut(&self, _header: &Self::Header) -> Cut {
         Cut::ANYWHERE
     }
 
-    /// Reduction or transform.
+    /// Reduction, transform or rewrite.
     fn effect(&self) -> Effect;
 
     /// In which order parts are merged.
@@ -164,7 +277,7 @@ pub trait Kernel: Send + Sync {
     /// may depend on offsets and bytes only.
     fn block(
         &self,
-        unit: &Unit,
+        unit: &Unit<'_, Self::Header>,
         block: Block<'_>,
         part: &mut Self::Part,
     ) -> Result<(), KernelError>;
@@ -176,17 +289,18 @@ pub trait Kernel: Send + Sync {
 
 impl<K: Kernel + ?Sized> Kernel for Box<K> {
     type Part = K::Part;
+    type Header = K::Header;
 
     fn name(&self) -> &str {
         (**self).name()
     }
 
-    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
+    fn open(&self, head: &dyn Head) -> Result<Body<K::Header>, KernelError> {
         (**self).open(head)
     }
 
-    fn cut(&self) -> Cut {
-        (**self).cut()
+    fn cut(&self, header: &K::Header) -> Cut {
+        (**self).cut(header)
     }
 
     fn effect(&self) -> Effect {
@@ -205,7 +319,12 @@ impl<K: Kernel + ?Sized> Kernel for Box<K> {
         (**self).part(accelerators)
     }
 
-    fn block(&self, unit: &Unit, block: Block<'_>, part: &mut K::Part) -> Result<(), KernelError> {
+    fn block(
+        &self,
+        unit: &Unit<'_, K::Header>,
+        block: Block<'_>,
+        part: &mut K::Part,
+    ) -> Result<(), KernelError> {
         (**self).block(unit, block, part)
     }
 

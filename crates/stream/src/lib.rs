@@ -15,10 +15,11 @@
 //!
 //! impl Kernel for Zeros {
 //!     type Part = u64;
+//!     type Header = ();
 //!     fn name(&self) -> &str { "zeros" }
 //!     fn effect(&self) -> Effect { Effect::Reduce }
 //!     fn part(&self, _accelerators: usize) -> u64 { 0 }
-//!     fn block(&self, _: &Unit, block: Block<'_>, part: &mut u64) -> Result<(), KernelError> {
+//!     fn block(&self, _: &Unit<'_>, block: Block<'_>, part: &mut u64) -> Result<(), KernelError> {
 //!         *part += block.data.iter().filter(|byte| **byte == 0).count() as u64;
 //!         Ok(())
 //!     }
@@ -32,7 +33,7 @@
 //! # let path = dir.path().join("data");
 //! # std::fs::write(&path, [1, 0, 2, 0, 0])?;
 //! let input = storage::Input::open(&path)?;
-//! let outcome = run(&mut Zeros, &input, None, &Options::default(), &Default::default())?;
+//! let outcome = run(&Zeros, &input, None, &Options::default(), &Default::default())?;
 //! assert_eq!(outcome.part, 3);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
@@ -44,6 +45,7 @@
 mod chain;
 mod error;
 mod gate;
+mod job;
 mod kernel;
 mod memory;
 mod merge;
@@ -56,7 +58,9 @@ mod stats;
 
 pub use chain::{Chain, Transform};
 pub use error::StreamError;
-pub use kernel::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
+pub use kernel::{
+    Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,
+};
 pub use memory::{peak_rss_bytes, rss_bytes};
 pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::gate::{Gate, lock};
-use crate::kernel::{Kernel, KernelError, MergeOrder};
+use crate::kernel::{Effect, Kernel, KernelError, MergeOrder};
 
 /// Parts that wait for those before them ([`MergeOrder::ByUnit`]), at most,
 /// before their threads wait as well. A kernel whose parts hold memory outside
@@ -41,10 +41,19 @@ impl<P> Merged<P> {
     }
 }
 
+/// The order that parts of this kernel are merged in: a rewrite may see a unit
+/// several times, so it has no part for each.
+pub(crate) fn merge_order<K: Kernel>(kernel: &K) -> MergeOrder {
+    match kernel.effect() {
+        Effect::Rewrite => MergeOrder::Any,
+        Effect::Reduce | Effect::Transform => kernel.merge_order(),
+    }
+}
+
 impl<P> Parts<P> {
     pub(crate) fn new<K: Kernel<Part = P>>(kernel: &K, accelerators: usize) -> Self {
         let part = || kernel.part(accelerators);
-        match kernel.merge_order() {
+        match merge_order(kernel) {
             MergeOrder::Any => Self::Any((0..accelerators).map(|_| Mutex::new(part())).collect()),
             MergeOrder::ByUnit => {
                 let merged = Merged { part: part(), next: 0, early: BTreeMap::new() };

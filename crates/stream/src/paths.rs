@@ -78,10 +78,12 @@ impl Path {
     }
 
     pub(crate) fn of_output(output: &Output, plan: &Plan, wish: Direct) -> Result<Self, PlanError> {
-        let len_bytes = plan.output_bytes();
+        // What a rewrite makes is taken to be about as long.
+        let len_bytes = plan.body_bytes();
         let unsized_output = || len_bytes.is_none().then(|| "its length is not known".to_owned());
         let open = || {
-            if plan.units.is_none_or(|units| units > 1)
+            if plan.out_bytes == 0
+                && plan.units.is_none_or(|units| units > 1)
                 && !plan.block_bytes.is_multiple_of(BUF_ALIGN_BYTES)
             {
                 let (name, block_bytes) = (output.name(), plan.block_bytes);

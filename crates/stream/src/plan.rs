@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use accel::{EngineChoice, Faults};
 
-use crate::kernel::{Cut, Unit};
+use crate::kernel::{Cut, Effect};
 use crate::paths::Direct;
 
 /// How a run is laid out where nothing is asked for.
@@ -24,6 +24,9 @@ const CACHE: Defaults = Defaults { block_bytes: 256 * 1024, threads: 2 };
 
 /// Buffers are aligned to this for direct I/O, whatever less a device needs.
 pub(crate) const BUF_ALIGN_BYTES: u64 = 4096;
+
+/// The least room for what a rewrite makes of a block, however small.
+const OUT_BYTES_MIN: u64 = 64 * 1024;
 
 /// More OS threads than this are a slip of the hand.
 const ACCELERATORS_MAX: usize = 4096;
@@ -129,15 +132,15 @@ pub(crate) struct Shape {
     pub(crate) cut: Cut,
     /// Granularity of direct I/O, 1 if none.
     pub(crate) direct_align_bytes: u64,
-    /// Whether blocks are written, not only read.
-    pub(crate) writes: bool,
+    /// What becomes of the blocks.
+    pub(crate) effect: Effect,
     /// Cores in the affinity mask.
     pub(crate) cores: usize,
 }
 
 impl Shape {
     fn defaults(&self) -> Defaults {
-        if self.writes || self.direct_align_bytes > 1 { DEVICE } else { CACHE }
+        if self.effect.writes() || self.direct_align_bytes > 1 { DEVICE } else { CACHE }
     }
 
     /// The body's length in bytes; `None` for a stream, which is its own body.
@@ -167,6 +170,18 @@ impl Shape {
         (self.cut.before_bytes as u64).saturating_add(self.cut.after_bytes as u64)
     }
 
+    /// What a thread of a rewrite writes to, for blocks of so many bytes: as much,
+    /// and what was left over from the block before, to write in whole pages.
+    fn out_bytes(&self, block_bytes: u64) -> u64 {
+        match self.effect {
+            Effect::Reduce | Effect::Transform => 0,
+            Effect::Rewrite => block_bytes
+                .max(OUT_BYTES_MIN)
+                .checked_next_multiple_of(BUF_ALIGN_BYTES)
+                .map_or(u64::MAX, |room| room.saturating_add(BUF_ALIGN_BYTES)),
+        }
+    }
+
     /// The halo, and the sectors direct I/O reads around a block.
     fn around_bytes(&self) -> u64 {
         let sectors = if self.direct_align_bytes > 1 { 2 * self.direct_align_bytes } else { 0 };
@@ -187,6 +202,8 @@ pub struct Plan {
     pub units: Option<u64>,
     /// Bytes of each thread's buffer.
     pub buffer_bytes: u64,
+    /// Bytes of the buffer that each thread of a rewrite writes to; else 0.
+    pub out_bytes: u64,
     /// Local store per accelerator in bytes: what the threads' buffers take.
     pub local_store_bytes: u64,
     /// Most memory the run will take on top of what the process has now.
@@ -220,10 +237,14 @@ impl Plan {
         let accelerators = shape.accelerators(options.accelerators)?.min(at_most);
         let threads = threads.min(at_most.div_ceil(accelerators));
         // A small input needs no more buffer than itself.
-        let buffer_bytes = buffer_bytes(block_bytes.min(body_bytes.unwrap_or(u64::MAX)), &shape);
-        let needed = (threads as u64).saturating_mul(buffer_bytes);
+        let most_bytes = block_bytes.min(body_bytes.unwrap_or(u64::MAX));
+        let buffer_bytes = buffer_bytes(most_bytes, &shape);
+        let out_bytes = shape.out_bytes(most_bytes);
+        let each_bytes = buffer_bytes.saturating_add(out_bytes);
+        let needed = (threads as u64).saturating_mul(each_bytes);
         let local_store_bytes = store.unwrap_or(STORE_BYTES_MAX).min(STORE_BYTES_MAX);
         if needed > local_store_bytes {
+            let buffer_bytes = each_bytes;
             return Err(PlanError::Store { threads, buffer_bytes, block_bytes, local_store_bytes });
         }
         let each = needed + threads as u64 * THREAD_BYTES + ACCELERATOR_BYTES;
@@ -235,6 +256,7 @@ impl Plan {
             block_bytes,
             units,
             buffer_bytes,
+            out_bytes,
             local_store_bytes: needed,
             memory_bytes,
             body: shape.body,
@@ -242,20 +264,53 @@ impl Plan {
         })
     }
 
-    /// Bytes a transform will write; `None` if the input's end is not known.
+    /// Bytes that will be written; `None` for a rewrite, and if the input's end
+    /// is not known.
     #[must_use]
     pub fn output_bytes(&self) -> Option<u64> {
+        if self.out_bytes > 0 { None } else { self.body_bytes() }
+    }
+
+    /// Bytes that are streamed; `None` if the input's end is not known.
+    #[must_use]
+    pub fn body_bytes(&self) -> Option<u64> {
         self.units.map(|_| self.body.end - self.body.start)
     }
 
     /// The unit with a number, while the end is known.
-    pub(crate) fn unit(&self, index: u64) -> Option<(Unit, usize)> {
+    pub(crate) fn piece(&self, index: u64) -> Option<Piece> {
         let offset = self.body.start + index.checked_mul(self.block_bytes)?;
         if index >= self.units? {
             return None;
         }
-        let len = self.block_bytes.min(self.body.end - offset) as usize;
-        Some((Unit { index, offset, body: (self.body.start, self.body.end) }, len))
+        let data = self.block_bytes.min(self.body.end - offset);
+        let before = (self.cut.before_bytes as u64).min(offset - self.body.start) as usize;
+        let after = (self.cut.after_bytes as u64).min(self.body.end - offset - data) as usize;
+        Some(Piece { index, offset, before, data: data as usize, after })
+    }
+}
+
+/// A unit, and how its bytes lie in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) index: u64,
+    /// Where the block starts, in bytes from the start of the input file.
+    pub(crate) offset: u64,
+    /// Bytes of halo before the block, of the block, and of halo after it.
+    pub(crate) before: usize,
+    pub(crate) data: usize,
+    pub(crate) after: usize,
+}
+
+impl Piece {
+    /// Where its bytes start in the input file.
+    pub(crate) fn start(&self) -> u64 {
+        self.offset - self.before as u64
+    }
+
+    /// Its bytes, surroundings included.
+    pub(crate) fn len(&self) -> usize {
+        self.before + self.data + self.after
     }
 }
 
@@ -271,7 +326,13 @@ fn at_least_one<N: Copy + PartialEq + From<u8>>(
 fn default_block(store: Option<u64>, threads: usize, shape: &Shape) -> u64 {
     let each =
         store.map_or(u64::MAX, |store| store / threads as u64 / BUF_ALIGN_BYTES * BUF_ALIGN_BYTES);
-    let room = each.saturating_sub(shape.around_bytes()).min(shape.defaults().block_bytes);
+    let room = each.saturating_sub(shape.around_bytes());
+    let room = if shape.effect == Effect::Rewrite {
+        room.saturating_sub(BUF_ALIGN_BYTES) / 2
+    } else {
+        room
+    };
+    let room = room.min(shape.defaults().block_bytes);
     let record = shape.record_bytes();
     let pages = BUF_ALIGN_BYTES >> record.trailing_zeros().min(BUF_ALIGN_BYTES.trailing_zeros());
     let both = record.checked_mul(pages).filter(|both| *both <= room);

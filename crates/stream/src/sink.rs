@@ -1,20 +1,23 @@
-//! Where a transform's blocks go: by offset into a file, in order into a stream.
+//! Where a run's blocks go: by offset into a file, in order into a stream.
 
 use std::sync::Mutex;
 
-use accel::{Buf, Cx, Region, Tag, TransferResult};
+use accel::{Buf, Cx, Region, Tag, TransferError, TransferResult};
 use storage::{Kind, Output, OutputError, SequentialWriter};
 
 use crate::error::as_io;
 use crate::gate::{Gate, lock};
-use crate::kernel::Unit;
 use crate::paths::{Direct, Path};
-use crate::plan::{Plan, PlanError};
+use crate::plan::{BUF_ALIGN_BYTES, Plan, PlanError};
 
 /// An output, and the way to it.
 pub(crate) struct Sink<'o> {
     output: &'o Output,
     way: Way,
+    /// Lets what is written in order through.
+    gate: Gate,
+    /// Where a rewrite's next block goes.
+    end: Mutex<End>,
     /// Why that way, for people.
     pub(crate) why: String,
 }
@@ -24,7 +27,16 @@ enum Way {
     /// goes through the page cache.
     Offsets { main: Region<'static>, tail: Region<'static>, align_bytes: u64 },
     /// One after the other.
-    Stream { writer: Mutex<SequentialWriter>, gate: Gate },
+    Stream(Mutex<SequentialWriter>),
+}
+
+/// The end of an output of which each block's length shows when it is made.
+#[derive(Default)]
+struct End {
+    /// Bytes on their way, a multiple of the alignment.
+    offset: u64,
+    /// What comes after them: fewer bytes than the alignment.
+    rest: Vec<u8>,
 }
 
 impl<'o> Sink<'o> {
@@ -32,37 +44,38 @@ impl<'o> Sink<'o> {
         let path = Path::of_output(output, plan, wish)?;
         let len = plan.output_bytes().unwrap_or(u64::MAX);
         let way = match output.kind() {
-            Kind::Stream => {
-                Way::Stream { writer: Mutex::new(output.sequential()), gate: Gate::default() }
-            }
+            Kind::Stream => Way::Stream(Mutex::new(output.sequential())),
             Kind::File | Kind::BlockDevice => Way::Offsets {
                 main: path.region(output.file(), len, output.name()),
                 tail: Region::file(output.file().clone(), 0..len, output.name()),
                 align_bytes: path.align_bytes,
             },
         };
-        Ok(Self { output, way, why: path.why })
+        let (gate, end) = (Gate::default(), Mutex::default());
+        Ok(Self { output, way, gate, end, why: path.why })
     }
 
-    /// Puts the buffer's view, which is the whole of `unit`.
+    /// Puts the buffer's view, which is the whole of unit `index` and starts
+    /// `at` bytes into the output.
     pub(crate) async fn put<'env>(
         &'env self,
         cx: &Cx<'env>,
-        unit: &Unit,
+        index: u64,
+        at: u64,
         mut buf: Buf,
     ) -> Result<Buf, OutputError> {
         let (main, tail, align_bytes) = match &self.way {
             Way::Offsets { main, tail, align_bytes } => (main, tail, *align_bytes),
-            Way::Stream { writer, gate } => {
-                if gate.turn(unit.index).await {
+            Way::Stream(writer) => {
+                if self.gate.turn(index).await {
                     lock(writer).write_all(&buf)?;
-                    gate.pass_on(unit.index);
+                    self.gate.pass_on(index);
                 }
                 return Ok(buf);
             }
         };
         align(&mut buf, align_bytes);
-        let (at, tag) = (unit.body_offset(), Tag::new(0));
+        let tag = Tag::new(0);
         let odd = (buf.len() as u64 % align_bytes) as usize;
         let even = buf.len() - odd;
         let put: TransferResult = if odd == 0 {
@@ -73,14 +86,86 @@ impl<'o> Sink<'o> {
             let list = [(main.at(at), even), (tail.at(at + even as u64), odd)];
             cx.put_list(buf, &list, tag).await
         };
-        put.map_err(|error| OutputError::write(self.output.name(), error.offset, &as_io(&error)))
+        put.map_err(|error| self.failed(&error))
+    }
+
+    /// Appends what a rewrite made of unit `index`, or of a part of it that is
+    /// not the `last`: `len` bytes of the buffer, from [`ROOM_FROM`] on. Waits
+    /// until the units before it were appended.
+    pub(crate) async fn append<'env>(
+        &'env self,
+        cx: &Cx<'env>,
+        index: u64,
+        mut buf: Buf,
+        len: usize,
+        last: bool,
+    ) -> Result<Buf, OutputError> {
+        if !self.gate.turn(index).await {
+            return Ok(buf);
+        }
+        buf.set_view(ROOM_FROM..ROOM_FROM + len);
+        let (main, at) = match &self.way {
+            Way::Offsets { main, align_bytes, .. } => {
+                (main, lock(&self.end).take(&mut buf, *align_bytes))
+            }
+            Way::Stream(writer) => {
+                lock(writer).write_all(&buf)?;
+                if last {
+                    self.gate.pass_on(index);
+                }
+                return Ok(buf);
+            }
+        };
+        if last {
+            self.gate.pass_on(index);
+        }
+        if buf.is_empty() {
+            return Ok(buf);
+        }
+        cx.put(buf, main.at(at), Tag::new(0)).await.map_err(|error| self.failed(&error))
+    }
+
+    /// Writes what is left once all units were appended. Bytes in all.
+    pub(crate) fn finish(&self) -> Result<u64, OutputError> {
+        use std::os::unix::fs::FileExt as _;
+        let End { offset, rest } = std::mem::take(&mut *lock(&self.end));
+        let written = self.output.file().write_all_at(&rest, offset);
+        written.map_err(|error| OutputError::write(self.output.name(), offset, &error))?;
+        Ok(offset + rest.len() as u64)
+    }
+
+    fn failed(&self, error: &TransferError) -> OutputError {
+        OutputError::write(self.output.name(), error.offset, &as_io(error))
     }
 
     /// Unit `index` failed: nothing from it on will be written in order.
     pub(crate) fn close_from(&self, index: u64) {
-        if let Way::Stream { gate, .. } = &self.way {
-            gate.close_from(index);
-        }
+        self.gate.close_from(index);
+    }
+}
+
+/// Where the room of a rewrite's buffer begins: before it lies what was left
+/// over from the block before.
+pub(crate) const ROOM_FROM: usize = BUF_ALIGN_BYTES as usize;
+
+impl End {
+    /// Takes the view's bytes in: what is left over goes before them, and what is
+    /// less than `align_bytes` is kept. The view becomes what is to be written, at
+    /// the buffer's start; the result is where.
+    fn take(&mut self, buf: &mut Buf, align_bytes: u64) -> u64 {
+        let view = buf.view();
+        let start = view.start - self.rest.len();
+        buf.set_view(start..view.end);
+        buf[..self.rest.len()].copy_from_slice(&self.rest);
+        let odd = (buf.len() as u64 % align_bytes) as usize;
+        let even = buf.len() - odd;
+        self.rest.clear();
+        self.rest.extend_from_slice(&buf[even..]);
+        let at = self.offset;
+        self.offset += even as u64;
+        buf.set_view(start..start + even);
+        align(buf, align_bytes);
+        at
     }
 }
 

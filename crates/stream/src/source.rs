@@ -7,9 +7,9 @@ use accel::Region;
 use storage::{Input, InputError, SequentialReader};
 
 use crate::error::Failure;
-use crate::kernel::{Cut, Unit};
+use crate::kernel::Cut;
 use crate::paths::Path;
-use crate::plan::Plan;
+use crate::plan::{Piece, Plan};
 
 /// Gives out each unit once, in order.
 pub(crate) enum Source {
@@ -29,27 +29,6 @@ impl Source {
             None => Self::Stream(Mutex::new(Window::new(input.sequential(), plan.cut))),
         }
     }
-}
-
-/// Where a unit's parts lie in a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) before: usize,
-    pub(crate) data: usize,
-    pub(crate) after: usize,
-}
-
-impl Extent {
-    pub(crate) fn sum(&self) -> usize {
-        self.before + self.data + self.after
-    }
-}
-
-/// What a unit of `len` bytes needs around it.
-pub(crate) fn surroundings(cut: Cut, unit: &Unit, len: usize) -> Extent {
-    let before = (cut.before_bytes as u64).min(unit.body_offset()) as usize;
-    let left = unit.body.1 - unit.offset - len as u64;
-    Extent { before, data: len, after: (cut.after_bytes as u64).min(left) as usize }
 }
 
 /// A stream, and the bytes between two units: the halo before the next one,
@@ -78,7 +57,7 @@ impl Window {
         &mut self,
         block_bytes: usize,
         buf: &mut [u8],
-    ) -> Result<Option<(Unit, Extent)>, Failure> {
+    ) -> Result<Option<Piece>, Failure> {
         let before = self.kept_before;
         let wanted = (before + block_bytes + self.cut.after_bytes).min(buf.len());
         let filled = self.read(&mut buf[..wanted]).map_err(Failure::of(self.index))?;
@@ -86,14 +65,14 @@ impl Window {
         if data == 0 {
             return Ok(None);
         }
-        let extent = Extent { before, data, after: filled - before - data };
-        let unit = Unit { index: self.index, offset: self.offset, body: (0, u64::MAX) };
+        let after = filled - before - data;
+        let piece = Piece { index: self.index, offset: self.offset, before, data, after };
         self.index += 1;
         self.offset += data as u64;
         self.kept_before = self.cut.before_bytes.min(before + data);
         self.kept.clear();
         self.kept.extend_from_slice(&buf[before + data - self.kept_before..filled]);
-        Ok(Some((unit, extent)))
+        Ok(Some(piece))
     }
 
     /// Fills `buf` with what was kept and what comes; fewer bytes only at the end.

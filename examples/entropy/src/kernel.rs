@@ -10,6 +10,7 @@ pub(crate) struct CountBytes;
 
 impl Kernel for CountBytes {
     type Part = Counts;
+    type Header = ();
 
     fn name(&self) -> &str {
         "count-bytes"
@@ -23,7 +24,12 @@ impl Kernel for CountBytes {
         [0; 256]
     }
 
-    fn block(&self, _: &Unit, block: Block<'_>, counts: &mut Counts) -> Result<(), KernelError> {
+    fn block(
+        &self,
+        _: &Unit<'_>,
+        block: Block<'_>,
+        counts: &mut Counts,
+    ) -> Result<(), KernelError> {
         block.data.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use stream::{Head, KernelError};
+use stream::{Body, Head, KernelError};
 
 /// The file header (14 bytes) and the part of the information header that all
 /// versions since Windows 3 share (40 bytes).
@@ -11,98 +11,51 @@ const FILE_HEADER_BYTES: u32 = 14;
 /// BITMAPINFOHEADER, its V2, V3, V4 and V5, and the long OS/2 header: all begin alike.
 const INFO_HEADER_BYTES: [u32; 6] = [40, 52, 56, 64, 108, 124];
 
-/// Where the pixels of a 24-bit uncompressed bitmap lie. Whether the rows go
-/// up or down makes no difference to a histogram.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bitmap {
+/// How the rows of a 24-bit uncompressed bitmap lie. Whether they go up or
+/// down makes no difference to a histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapRows {
     /// Bytes of pixels in a row: 3 per pixel.
     pub(super) row_bytes: u64,
     /// Bytes from row to row, padding included: a multiple of 4.
     pub(super) stride_bytes: u64,
-    /// The pixels' place in the file.
-    pub(super) pixels: Range<u64>,
 }
 
-impl Default for Bitmap {
+impl Default for BitmapRows {
     /// No pixels.
     fn default() -> Self {
-        Self { row_bytes: 0, stride_bytes: 4, pixels: 0..0 }
+        Self { row_bytes: 0, stride_bytes: 4 }
     }
 }
 
-impl Bitmap {
-    /// Reads and checks the header.
-    pub(super) fn read(head: &dyn Head) -> Result<Self, KernelError> {
-        let Some(len_bytes) = head.len_bytes() else {
-            let what = "a bitmap cannot be read from a pipe, whose length is not known beforehand";
-            return Err(KernelError::new(what, "save it to a file first"));
-        };
-        let mut bytes = [0; HEADER_BYTES];
-        let found = head.read_at(0, &mut bytes).map_err(|error| {
-            KernelError::new(format!("cannot read the bitmap's header: {error}"), "check the input")
-                .at(0)
-        })?;
-        if found >= 2 && &bytes[..2] != b"BM" {
-            let cure = "give a 24-bit uncompressed BMP, for example from `convert IN -type TrueColor BMP3:OUT.bmp`";
-            return Err(KernelError::new(
-                "this is not a BMP file: it does not begin with \"BM\"",
-                cure,
-            )
-            .at(0));
-        }
-        if found < HEADER_BYTES {
-            let what =
-                format!("a bitmap's header has {HEADER_BYTES} bytes or more, but the input ends");
-            return Err(KernelError::new(what, CUT_SHORT).at(found as u64));
-        }
-        let bitmap = Self::from_header(&Header(bytes))?;
-        bitmap.check_length(&Header(bytes), len_bytes)?;
-        Ok(bitmap)
-    }
+/// The pixels of a bitmap.
+pub(super) type Pixels = Body<BitmapRows>;
 
-    fn from_header(header: &Header) -> Result<Self, KernelError> {
-        header.check_format()?;
-        let (width, height) = (header.i32_at(18), header.i32_at(22));
-        if width <= 0 {
-            return Err(KernelError::new(format!("the bitmap's width is {width}"), DAMAGED).at(18));
-        }
-        if height == 0 {
-            return Err(KernelError::new("the bitmap's height is 0", DAMAGED).at(22));
-        }
-        let row_bytes = u64::from(width.unsigned_abs()) * 3;
-        let stride_bytes = row_bytes.next_multiple_of(4);
-        // At most (3 * 2^31) * 2^31 bytes plus a 32-bit offset: fits.
-        let size_bytes = stride_bytes * u64::from(height.unsigned_abs());
-        let start = u64::from(header.u32_at(10));
-        Ok(Self { row_bytes, stride_bytes, pixels: start..start + size_bytes })
+/// Reads and checks a bitmap's header.
+pub(super) fn read(head: &dyn Head) -> Result<Pixels, KernelError> {
+    let Some(len_bytes) = head.len_bytes() else {
+        let what = "a bitmap cannot be read from a pipe, whose length is not known beforehand";
+        return Err(KernelError::new(what, "save it to a file first"));
+    };
+    let mut bytes = [0; HEADER_BYTES];
+    let found = head.read_at(0, &mut bytes).map_err(|error| {
+        KernelError::new(format!("cannot read the bitmap's header: {error}"), "check the input")
+            .at(0)
+    })?;
+    if found >= 2 && &bytes[..2] != b"BM" {
+        let cure = "give a 24-bit uncompressed BMP, for example from `convert IN -type TrueColor BMP3:OUT.bmp`";
+        let what = "this is not a BMP file: it does not begin with \"BM\"";
+        return Err(KernelError::new(what, cure).at(0));
     }
-
-    /// Compares what the header says with what is there.
-    fn check_length(&self, header: &Header, len_bytes: u64) -> Result<(), KernelError> {
-        let end = self.pixels.end;
-        if len_bytes < end {
-            let what = format!("the bitmap's pixels end at byte {end}, but the input ends");
-            return Err(KernelError::new(what, CUT_SHORT).at(len_bytes));
-        }
-        let claimed = header.u32_at(2);
-        if !says(claimed, len_bytes) {
-            let what = format!(
-                "the bitmap's header gives a file size of {claimed} bytes, the file has {len_bytes}"
-            );
-            return Err(KernelError::new(what, DAMAGED).at(2));
-        }
-        let (claimed, size_bytes) = (header.u32_at(34), end - self.pixels.start);
-        // 0 is usual; some programs count the padding they put after the last row.
-        let most_bytes = len_bytes - self.pixels.start;
-        let padded = (size_bytes..=most_bytes).contains(&claimed.into());
-        if claimed != 0 && !padded && !says(claimed, size_bytes) {
-            let what = format!(
-                "the bitmap's header gives {claimed} bytes of pixels, its width and height {size_bytes}"
-            );
-            return Err(KernelError::new(what, DAMAGED).at(34));
-        }
-        Ok(())
+    if found < HEADER_BYTES {
+        let what =
+            format!("a bitmap's header has {HEADER_BYTES} bytes or more, but the input ends");
+        return Err(KernelError::new(what, CUT_SHORT).at(found as u64));
     }
+    let header = Header(bytes);
+    let pixels = header.pixels()?;
+    header.check_length(&pixels, len_bytes)?;
+    Ok(pixels)
 }
 
 /// Whether a size in the header can stand for `bytes`. Sizes have 32 bits; for
@@ -128,6 +81,52 @@ impl Header {
 
     fn i32_at(&self, offset: usize) -> i32 {
         self.u32_at(offset).cast_signed()
+    }
+
+    /// Where they lie, by their sizes.
+    fn pixels(&self) -> Result<Pixels, KernelError> {
+        self.check_format()?;
+        let (width, height) = (self.i32_at(18), self.i32_at(22));
+        if width <= 0 {
+            return Err(KernelError::new(format!("the bitmap's width is {width}"), DAMAGED).at(18));
+        }
+        if height == 0 {
+            return Err(KernelError::new("the bitmap's height is 0", DAMAGED).at(22));
+        }
+        let row_bytes = u64::from(width.unsigned_abs()) * 3;
+        let stride_bytes = row_bytes.next_multiple_of(4);
+        // At most (3 * 2^31) * 2^31 bytes plus a 32-bit offset: fits.
+        let size_bytes = stride_bytes * u64::from(height.unsigned_abs());
+        let start = u64::from(self.u32_at(10));
+        let header = BitmapRows { row_bytes, stride_bytes };
+        Ok(Body { range: start..start + size_bytes, header })
+    }
+
+    /// Compares what the header says with what is there.
+    fn check_length(&self, pixels: &Pixels, len_bytes: u64) -> Result<(), KernelError> {
+        let &Range { start, end } = &pixels.range;
+        if len_bytes < end {
+            let what = format!("the bitmap's pixels end at byte {end}, but the input ends");
+            return Err(KernelError::new(what, CUT_SHORT).at(len_bytes));
+        }
+        let claimed = self.u32_at(2);
+        if !says(claimed, len_bytes) {
+            let what = format!(
+                "the bitmap's header gives a file size of {claimed} bytes, the file has {len_bytes}"
+            );
+            return Err(KernelError::new(what, DAMAGED).at(2));
+        }
+        let (claimed, size_bytes) = (self.u32_at(34), end - start);
+        // 0 is usual; some programs count the padding they put after the last row.
+        let most_bytes = len_bytes - start;
+        let padded = (size_bytes..=most_bytes).contains(&claimed.into());
+        if claimed != 0 && !padded && !says(claimed, size_bytes) {
+            let what = format!(
+                "the bitmap's header gives {claimed} bytes of pixels, its width and height {size_bytes}"
+            );
+            return Err(KernelError::new(what, DAMAGED).at(34));
+        }
+        Ok(())
     }
 
     /// Everything but sizes.

@@ -28,8 +28,8 @@ fn a_chain_is_named_after_its_kernels() {
 #[test]
 fn what_cannot_come_there_is_refused() {
     // A header cannot be read before what writes it has run.
-    let mut chain = Chain::new(vec![Box::new(Identity)], Histogram::new()).unwrap();
-    let error = run(&mut chain, &[0; 100], Plan::blocks_of(10)).unwrap_err();
+    let chain = Chain::new(vec![Box::new(Identity)], Histogram).unwrap();
+    let error = run(&chain, &[0; 100], Plan::blocks_of(10)).unwrap_err();
     assert!(error.to_string().contains("histogram reads a header"), "{error}");
 }
 
@@ -42,10 +42,10 @@ proptest! {
     ) {
         let plan = Plan { block_bytes, parts: 1, pipe };
         let first: Vec<Transform> = vec![Box::new(ctr(1)), Box::new(Aes128Ecb::default())];
-        let chained = transform(&mut Chain::new(first, ctr(2)).unwrap(), &data, plan).unwrap();
-        let data = transform(&mut ctr(1), &data, plan).unwrap();
-        let data = transform(&mut Aes128Ecb::default(), &data, plan).unwrap();
-        prop_assert_eq!(chained, transform(&mut ctr(2), &data, plan).unwrap());
+        let chained = transform(&Chain::new(first, ctr(2)).unwrap(), &data, plan).unwrap();
+        let data = transform(&ctr(1), &data, plan).unwrap();
+        let data = transform(&Aes128Ecb::default(), &data, plan).unwrap();
+        prop_assert_eq!(chained, transform(&ctr(2), &data, plan).unwrap());
     }
 
     /// The last kernel's surroundings go through the transforms as well.
@@ -57,10 +57,10 @@ proptest! {
         pipe in any::<bool>(),
     ) {
         let plan = Plan { block_bytes, parts, pipe };
-        let hidden = transform(&mut ctr(3), &text, plan).unwrap();
-        let mut chain = Chain::new(vec![Box::new(ctr(3)) as Transform], counting()).unwrap();
-        let (_, part) = run(&mut chain, &hidden, plan).unwrap();
-        let expected = reduce(&mut counting(), &text, plan).unwrap();
+        let hidden = transform(&ctr(3), &text, plan).unwrap();
+        let chain = Chain::new(vec![Box::new(ctr(3)) as Transform], counting()).unwrap();
+        let (_, part) = run(&chain, &hidden, plan).unwrap();
+        let expected = reduce(&counting(), &text, plan).unwrap();
         prop_assert_eq!(chain.last().finish(part).unwrap(), expected);
     }
 }

@@ -20,8 +20,8 @@ fn plain(pattern: &str, input: &[u8], counted: Counted) -> u64 {
 }
 
 fn count(pattern: &str, input: &[u8], counted: Counted, plan: Plan) -> u64 {
-    let mut kernel = Count::new(Pattern::new(pattern).unwrap(), counted);
-    reduce(&mut kernel, input, plan).unwrap().count
+    let kernel = Count::new(Pattern::new(pattern).unwrap(), counted);
+    reduce(&kernel, input, plan).unwrap().count
 }
 
 /// Literals, classes that hold line ends, anchors, borders, and what is empty.
@@ -68,10 +68,9 @@ fn what_cannot_be_used_is_refused() {
 
 #[test]
 fn a_line_too_long_across_blocks_is_an_error() {
-    let mut kernel = Count::new(Pattern::new("a").unwrap(), Counted::Lines).record_bytes_max(10);
+    let kernel = Count::new(Pattern::new("a").unwrap(), Counted::Lines).record_bytes_max(10);
     let input = |len: usize| [b"b\n".to_vec(), vec![b'a'; len], b"\na".to_vec()].concat();
-    let mut counted =
-        |len, block_bytes| reduce(&mut kernel, &input(len), Plan::blocks_of(block_bytes));
+    let counted = |len, block_bytes| reduce(&kernel, &input(len), Plan::blocks_of(block_bytes));
     assert_eq!(counted(10, 6).unwrap().count, 2);
     assert_eq!(counted(11, 100).unwrap().count, 2);
     // Where the block ends as the line does, nothing lies across.
@@ -79,7 +78,7 @@ fn a_line_too_long_across_blocks_is_an_error() {
     let error = counted(11, 6).unwrap_err();
     assert_eq!(error.offset, Some(2));
     assert!(error.to_string().contains("--max-record"), "{error}");
-    assert_eq!(reduce(&mut kernel, &[b'a'; 100], Plan::blocks_of(100)).unwrap().count, 1);
+    assert_eq!(reduce(&kernel, &[b'a'; 100], Plan::blocks_of(100)).unwrap().count, 1);
 }
 
 /// Patterns that could match across lines cost no more than others: with
@@ -96,8 +95,8 @@ fn many_lines_are_searched_once() {
 
 #[test]
 fn the_report_names_what_was_counted() {
-    let mut kernel = Count::new(Pattern::new("l").unwrap(), Counted::Matches);
-    let mut report = reduce(&mut kernel, b"hello", Plan::blocks_of(9)).unwrap();
+    let kernel = Count::new(Pattern::new("l").unwrap(), Counted::Matches);
+    let mut report = reduce(&kernel, b"hello", Plan::blocks_of(9)).unwrap();
     assert_eq!(text(&mut report), b"2\n");
     assert_eq!(json(&mut report), serde_json::json!({"matches": 2}));
     report.counted = Counted::Lines;

@@ -2,10 +2,9 @@
 //! the other: cut, dealt out to the parts in turn, merged in the kernel's order.
 
 use std::io;
-use std::ops::Range;
 
 use cellway_kernels::{Finish, Report};
-use stream::{Block, Head, Kernel, KernelError, MergeOrder, Unit};
+use stream::{Block, Body, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit};
 
 /// How an input is presented and cut.
 #[derive(Clone, Copy, Debug)]
@@ -44,30 +43,54 @@ impl Head for Bytes<'_> {
 }
 
 /// What the kernel takes for the body of a file, before any of it is streamed.
-pub(crate) fn open<K: Kernel>(kernel: &mut K, input: &[u8]) -> Result<Range<u64>, KernelError> {
+pub(crate) fn open<K: Kernel>(kernel: &K, input: &[u8]) -> Result<Body<K::Header>, KernelError> {
     kernel.open(&Bytes { bytes: input, pipe: false })
 }
 
-/// Runs the kernel; returns the output of a transform and the merged part.
+/// Runs the kernel; returns the output of a transform or rewrite and the merged part.
 pub(crate) fn run<K: Kernel>(
-    kernel: &mut K,
+    kernel: &K,
     input: &[u8],
     plan: Plan,
 ) -> Result<(Vec<u8>, K::Part), KernelError> {
+    run_in_room(kernel, input, plan, plan.block_bytes.max(64))
+}
+
+/// The same; a rewrite has room for so many bytes in one call.
+pub(crate) fn run_in_room<K: Kernel>(
+    kernel: &K,
+    input: &[u8],
+    plan: Plan,
+    room_bytes: usize,
+) -> Result<(Vec<u8>, K::Part), KernelError> {
     let body = kernel.open(&Bytes { bytes: input, pipe: plan.pipe })?;
-    let cut = kernel.cut();
+    let cut = kernel.cut(&body.header);
     let block_bytes = (plan.block_bytes / cut.align_bytes).max(1) * cut.align_bytes;
-    let (start, end) = (body.start as usize, body.end.min(input.len() as u64) as usize);
+    let (start, end) = (body.range.start as usize, body.range.end.min(input.len() as u64) as usize);
     let mut output = input.to_vec();
+    let (mut room, mut made) = (vec![0; room_bytes], Vec::new());
     let mut parts: Vec<_> = (0..plan.parts).map(|_| kernel.part(plan.parts)).collect();
     for (index, at) in (start..end).step_by(block_bytes).enumerate() {
         let next = (at + block_bytes).min(end);
-        let block = Block {
-            before: &mut input[at.saturating_sub(cut.before_bytes).max(start)..at].to_vec(),
-            data: &mut output[at..next],
-            after: &mut input[next..(next + cut.after_bytes).min(end)].to_vec(),
-        };
-        let unit = Unit { index: index as u64, offset: at as u64, body: (body.start, body.end) };
+        let before = &mut input[at.saturating_sub(cut.before_bytes).max(start)..at].to_vec();
+        let after = &mut input[next..(next + cut.after_bytes).min(end)].to_vec();
+        let unit = Unit { index: index as u64, offset: at as u64, body: &body };
+        if kernel.effect() == Effect::Rewrite {
+            let (part, data) = (&mut parts[index % plan.parts], &mut output[at..next]);
+            let mut state = OutState::default();
+            loop {
+                let out = Out::new(&mut room, &mut state);
+                kernel.block(&unit, Block { before, data, after, out }, part)?;
+                made.extend_from_slice(&room[..state.len]);
+                if state.stopped.is_none() {
+                    break;
+                }
+                assert!(state.len > 0, "a call that makes nothing must not stop");
+                state = OutState { goes_on_from: state.stopped, ..OutState::default() };
+            }
+            continue;
+        }
+        let block = Block { before, data: &mut output[at..next], after, out: Out::default() };
         match kernel.merge_order() {
             MergeOrder::Any => kernel.block(&unit, block, &mut parts[index % plan.parts])?,
             MergeOrder::ByUnit => {
@@ -76,6 +99,9 @@ pub(crate) fn run<K: Kernel>(
                 kernel.merge(&mut parts[0], part)?;
             }
         }
+    }
+    if kernel.effect() == Effect::Rewrite {
+        output = made;
     }
     // From the last to the first: any order must do.
     let mut merged = parts.pop().expect("a plan has parts");
@@ -91,9 +117,9 @@ pub(crate) fn run<K: Kernel>(
     Ok((output, merged))
 }
 
-/// The output of a transform.
+/// The output of a transform or rewrite.
 pub(crate) fn transform<K: Kernel>(
-    kernel: &mut K,
+    kernel: &K,
     input: &[u8],
     plan: Plan,
 ) -> Result<Vec<u8>, KernelError> {
@@ -102,7 +128,7 @@ pub(crate) fn transform<K: Kernel>(
 
 /// The result of a reduction, which must leave its input as it is.
 pub(crate) fn reduce<K: Finish>(
-    kernel: &mut K,
+    kernel: &K,
     input: &[u8],
     plan: Plan,
 ) -> Result<K::Report, KernelError> {

@@ -42,7 +42,7 @@ fn small() -> Vec<u8> {
 }
 
 fn count(bmp: &[u8], plan: Plan) -> Result<HistogramReport, KernelError> {
-    reduce(&mut Histogram::new(), bmp, plan)
+    reduce(&Histogram, bmp, plan)
 }
 
 /// Pixel by pixel.

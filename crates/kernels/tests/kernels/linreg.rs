@@ -18,7 +18,7 @@ fn encode(pair_type: PairType, pairs: &[[f64; 2]]) -> Vec<u8> {
 }
 
 fn fit(pair_type: PairType, pairs: &[[f64; 2]], plan: Plan) -> LinRegReport {
-    reduce(&mut LinReg::new(pair_type), &encode(pair_type, pairs), plan).unwrap()
+    reduce(&LinReg::new(pair_type), &encode(pair_type, pairs), plan).unwrap()
 }
 
 /// Slope, intercept and correlation of integer pairs; exact up to the last division.
@@ -139,7 +139,7 @@ fn an_input_that_ends_within_a_pair_is_refused_where_the_pair_begins() {
             for pipe in [false, true] {
                 let input = vec![0; len];
                 let error = reduce(
-                    &mut LinReg::new(pair_type),
+                    &LinReg::new(pair_type),
                     &input,
                     Plan { block_bytes: 64, parts: 2, pipe },
                 );
@@ -158,7 +158,7 @@ fn an_input_that_ends_within_a_pair_is_refused_where_the_pair_begins() {
 
 #[test]
 fn a_file_that_ends_within_a_pair_is_refused_before_it_is_read() {
-    assert_eq!(open(&mut LinReg::new(PairType::F64), &[0; 33]).unwrap_err().offset, Some(32));
+    assert_eq!(open(&LinReg::new(PairType::F64), &[0; 33]).unwrap_err().offset, Some(32));
 }
 
 #[test]

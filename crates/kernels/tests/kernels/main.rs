@@ -9,11 +9,12 @@ mod crc32c;
 mod driver;
 mod histogram;
 mod linreg;
+mod replace;
 mod wordcount;
 
 use cellway_kernels::{
     Aes128Ecb, Aes256Ctr, Blake3, CATALOGUE, Count, Counted, Crc32c, Histogram, Identity, Iv128,
-    Key256, LinReg, PairType, Pattern, WordCount,
+    Key256, LinReg, PairType, Pattern, Replace, WordCount,
 };
 use stream::{Effect, Kernel};
 
@@ -28,9 +29,10 @@ fn the_catalogue_lists_every_kernel() {
         listed(&Blake3::new()),
         listed(&Count::new(Pattern::new("").unwrap(), Counted::Matches)),
         listed(&Crc32c::new()),
-        listed(&Histogram::new()),
+        listed(&Histogram),
         listed(&Identity),
         listed(&LinReg::new(PairType::U8)),
+        listed(&Replace::new(Pattern::new("").unwrap(), "")),
         listed(&WordCount::new(".")),
     ];
     let catalogue: Vec<_> =

@@ -34,7 +34,7 @@ fn kernel(table_bytes: u64) -> WordCount {
 }
 
 fn count(input: &[u8], plan: Plan) -> Result<Vec<u8>, KernelError> {
-    reduce(&mut kernel(ROOMY), input, plan).map(|mut report| text(&mut report))
+    reduce(&kernel(ROOMY), input, plan).map(|mut report| text(&mut report))
 }
 
 fn assert_counts(found: &[u8], expected: &[u8], what: &str) {
@@ -74,7 +74,7 @@ proptest! {
 
     #[test]
     fn the_top_is_where_the_whole_begins(input in texts(), top in 0_usize..20) {
-        let mut report = reduce(&mut kernel(ROOMY).top(top as u64), &input, Plan::blocks_of(100)).unwrap();
+        let mut report = reduce(&kernel(ROOMY).top(top as u64), &input, Plan::blocks_of(100)).unwrap();
         assert_counts(&text(&mut report), &plain_count(&input, top), "top");
     }
 
@@ -94,7 +94,7 @@ proptest! {
         if let Some(top) = top {
             small = small.top(top as u64);
         }
-        let mut report = reduce(&mut small, &input, plan).unwrap();
+        let mut report = reduce(&small, &input, plan).unwrap();
         prop_assert_eq!(report.words, 40_000);
         assert_counts(&text(&mut report), &plain_count(&input, top.unwrap_or(usize::MAX)), "spilled");
     }
@@ -117,7 +117,7 @@ fn many_words(seed: u64, count: u64, different: u64) -> Vec<u8> {
 fn spilling_changes_nothing() {
     let input = many_words(1, 60_000, 20_000);
     let plan = Plan { block_bytes: 4096, parts: 3, pipe: false };
-    let spilled = reduce(&mut kernel(0), &input, plan).map(|mut report| text(&mut report));
+    let spilled = reduce(&kernel(0), &input, plan).map(|mut report| text(&mut report));
     let roomy = count(&input, plan);
     assert_counts(&spilled.unwrap(), &roomy.unwrap(), "spilled");
 }
@@ -166,7 +166,7 @@ fn the_longest_word_fits_the_smallest_table() {
         .flat_map(|letter| [vec![letter; WORD_BYTES_MAX], vec![b' ']].concat())
         .collect();
     let plan = Plan { block_bytes: 100_000, parts: 2, pipe: false };
-    let mut report = reduce(&mut kernel(0), &words, plan).unwrap();
+    let mut report = reduce(&kernel(0), &words, plan).unwrap();
     assert_counts(&text(&mut report), &plain_count(&words, usize::MAX), "long words");
 }
 
@@ -174,21 +174,21 @@ fn the_longest_word_fits_the_smallest_table() {
 fn a_directory_that_cannot_be_written_is_named_with_a_cure() {
     let input = many_words(2, 20_000, 20_000);
     let missing = std::env::temp_dir().join("no such directory");
-    let mut kernel = WordCount::new(&missing).table_bytes(0);
-    let error = run(&mut kernel, &input, Plan::blocks_of(4096)).unwrap_err().to_string();
+    let kernel = WordCount::new(&missing).table_bytes(0);
+    let error = run(&kernel, &input, Plan::blocks_of(4096)).unwrap_err().to_string();
     assert!(
         error.contains(missing.to_str().unwrap()) && error.contains("--table-bytes"),
         "{error}"
     );
     // What fits the table needs no directory.
-    let mut kernel = WordCount::new(&missing);
-    assert!(reduce(&mut kernel, &input, Plan::blocks_of(4096)).is_ok());
+    let kernel = WordCount::new(&missing);
+    assert!(reduce(&kernel, &input, Plan::blocks_of(4096)).is_ok());
 }
 
 #[test]
 fn the_reports_say_the_same() {
     let input = b"b a \xff\xfe b \"q\\\" b a \xe2\x82\xac";
-    let (_, part) = run(&mut kernel(ROOMY), input, Plan::blocks_of(4)).unwrap();
+    let (_, part) = run(&kernel(ROOMY), input, Plan::blocks_of(4)).unwrap();
     let mut report = kernel(ROOMY).finish(part).unwrap();
     let expected = serde_json::json!({"words": 8, "distinct": 5, "counts": [
         {"count": 3, "word": "b"},
@@ -201,7 +201,7 @@ fn the_reports_say_the_same() {
     let found = count(input, Plan::blocks_of(4)).unwrap();
     assert_eq!(found, b"3\tb\n2\ta\n1\t\"q\\\"\n1\t\xe2\x82\xac\n1\t\xff\xfe\n");
     assert_eq!(
-        json(&mut reduce(&mut kernel(0), b" ", Plan::blocks_of(4)).unwrap())["counts"],
+        json(&mut reduce(&kernel(0), b" ", Plan::blocks_of(4)).unwrap())["counts"],
         serde_json::json!([])
     );
 }

@@ -14,6 +14,7 @@ struct Collect {
 
 impl Kernel for Collect {
     type Part = Vec<u64>;
+    type Header = ();
 
     fn name(&self) -> &str {
         "collect"
@@ -31,7 +32,7 @@ impl Kernel for Collect {
         Vec::new()
     }
 
-    fn block(&self, _: &Unit, _: Block<'_>, _: &mut Vec<u64>) -> Result<(), KernelError> {
+    fn block(&self, _: &Unit<'_>, _: Block<'_>, _: &mut Vec<u64>) -> Result<(), KernelError> {
         Ok(())
     }
 

@@ -2,7 +2,18 @@ use super::*;
 use proptest::prelude::*;
 
 fn shape(len: u64, cut: Cut) -> Shape {
-    Shape { body: 0..len, len_bytes: Some(len), cut, direct_align_bytes: 1, writes: true, cores: 2 }
+    Shape {
+        body: 0..len,
+        len_bytes: Some(len),
+        cut,
+        direct_align_bytes: 1,
+        effect: Effect::Transform,
+        cores: 2,
+    }
+}
+
+fn effects() -> impl Strategy<Value = Effect> {
+    prop::sample::select(&[Effect::Reduce, Effect::Transform, Effect::Rewrite])
 }
 
 fn plan(options: &Options, shape: Shape) -> Result<Plan, PlanError> {
@@ -73,9 +84,10 @@ proptest! {
     fn units_cover_the_body_once_in_order(
         start in 0u64..100_000, len in 0u64..3_000_000, align in 1usize..5000,
         block in prop::option::of(1u64..400_000), store in prop::option::of(4_096u64..8_000_000),
-        threads in 1usize..9, accelerators in 1usize..5,
+        threads in 1usize..9, accelerators in 1usize..5, effect in effects(),
     ) {
         let mut shape = shape(0, Cut::records(align));
+        shape.effect = effect;
         shape.body = start..start + len;
         shape.len_bytes = Some(start + len);
         let options = Options {
@@ -83,15 +95,17 @@ proptest! {
             accelerators: Some(accelerators), ..Options::default()
         };
         let Ok(plan) = plan(&options, shape) else { return Ok(()) };
-        prop_assert_eq!(plan.threads as u64 * plan.buffer_bytes, plan.local_store_bytes);
+        let each = plan.buffer_bytes + plan.out_bytes;
+        prop_assert_eq!(plan.threads as u64 * each, plan.local_store_bytes);
+        prop_assert_eq!(plan.out_bytes > 0, effect == Effect::Rewrite);
         prop_assert!(plan.local_store_bytes <= store.unwrap_or(u64::MAX));
         let mut at = start;
         let mut index = 0;
-        while let Some((unit, len)) = plan.unit(index) {
-            prop_assert_eq!(unit.offset, at);
-            prop_assert!(len > 0 && len as u64 <= plan.buffer_bytes);
-            prop_assert_eq!((unit.body_offset()) % align as u64, 0);
-            at += len as u64;
+        while let Some(piece) = plan.piece(index) {
+            prop_assert_eq!(piece.offset, at);
+            prop_assert!(piece.data > 0 && piece.len() as u64 <= plan.buffer_bytes);
+            prop_assert_eq!((piece.offset - start) % align as u64, 0);
+            at += piece.data as u64;
             index += 1;
         }
         prop_assert_eq!(at, start + len);
@@ -103,6 +117,7 @@ proptest! {
         numbers in any::<(Option<usize>, Option<usize>, Option<u64>, Option<u64>)>(),
         cut in prop_oneof![Just(Cut::ANYWHERE), cuts()], body in any::<(u64, u64)>(),
         len_bytes in any::<Option<u64>>(), whole in any::<bool>(), direct in any::<bool>(),
+        effect in effects(),
     ) {
         let (accelerators, threads, block_bytes, local_store_bytes) = numbers;
         let accelerators = accelerators.map(|number| number % 6000);
@@ -110,13 +125,14 @@ proptest! {
             Options { accelerators, threads, block_bytes, local_store_bytes, ..Options::default() };
         let body = if whole { 0..len_bytes.unwrap_or(u64::MAX) } else { body.0..body.1 };
         let direct_align_bytes = if direct { 4096 } else { 1 };
-        let shape = Shape { body, len_bytes, cut, direct_align_bytes, writes: direct, cores: 2 };
+        let shape = Shape { body, len_bytes, cut, direct_align_bytes, effect, cores: 2 };
         match Plan::new(&options, shape, |_| u64::MAX) {
             Ok(plan) => {
                 let around = cut.before_bytes as u64 + cut.after_bytes as u64;
-                let longest = plan.block_bytes.min(plan.output_bytes().unwrap_or(u64::MAX));
+                let longest = plan.block_bytes.min(plan.body_bytes().unwrap_or(u64::MAX));
                 prop_assert!(plan.buffer_bytes >= longest + around);
-                prop_assert!(plan.threads as u64 * plan.buffer_bytes <= STORE_BYTES_MAX);
+                let each = plan.buffer_bytes + plan.out_bytes;
+                prop_assert!(plan.threads as u64 * each <= STORE_BYTES_MAX);
                 let whole = plan.block_bytes.is_multiple_of(cut.align_bytes.max(1) as u64);
                 prop_assert!(whole || plan.units == Some(1));
             }

@@ -37,7 +37,7 @@ fn run_while(
         Ok(())
     });
     let progress = Progress::default();
-    let outcome = run(&mut kernel, &input, Some(&output), &setting.options, &progress);
+    let outcome = run(&kernel, &input, Some(&output), &setting.options, &progress);
     drop(output);
     assert!(!names(dir.path()).iter().any(|name| name.contains("out")), "{:?}", names(dir.path()));
     outcome.map(drop)

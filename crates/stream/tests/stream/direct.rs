@@ -12,7 +12,7 @@ const LARGE_BYTES: u64 = (1 << 20) + 700;
 fn run(setting: &Setting, cut: Cut) -> Ran {
     let mut kernel = setting.probe(MergeOrder::Any);
     kernel.cut = cut;
-    setting.run(&mut kernel).unwrap()
+    setting.run(&kernel).unwrap()
 }
 
 fn transforms(setting: &Setting, cut: Cut, input: &str, output: &str) {

@@ -60,7 +60,7 @@ proptest! {
         let mut kernel = setting.probe(order);
         kernel.at_block = refuse("block", &blocks.0, blocks.1);
         kernel.at_merge = refuse("merge", &merges.0, merges.1);
-        let ran = setting.run(&mut kernel).unwrap();
+        let ran = setting.run(&kernel).unwrap();
 
         let (block, merge) = (blocks.0.first(), merges.0.first());
         let first = [(block, "block", blocks.1), (merge, "merge", merges.1)];
@@ -95,7 +95,7 @@ proptest! {
         if uring && has_uring() {
             setting.options.engine = EngineChoice::Uring;
         }
-        let ran = setting.run(&mut setting.probe(MergeOrder::Any)).unwrap();
+        let ran = setting.run(&setting.probe(MergeOrder::Any)).unwrap();
         // That none of 40 gets or more is hit has a chance of 0.0001.
         let Err(error) = ran.outcome else { return Ok(()) };
         let (name, offset) = match &error {
@@ -135,7 +135,7 @@ proptest! {
         *(if in_merge { &mut kernel.at_merge } else { &mut kernel.at_block }) = panicking;
         let dir = setting.disk.folder().unwrap();
         let path = dir.path().to_owned();
-        let ran = catch_unwind(AssertUnwindSafe(|| setting.run_in(dir, &mut kernel).outcome.map(drop)));
+        let ran = catch_unwind(AssertUnwindSafe(|| setting.run_in(dir, &kernel).outcome.map(drop)));
         let panic = ran.expect_err("the panic was swallowed");
         prop_assert_eq!(*panic.downcast::<&str>().unwrap(), "the kernel panics");
         prop_assert!(!path.exists());
@@ -148,7 +148,7 @@ fn a_device_that_is_quite_broken_fails_at_the_start() {
     let faults = Faults { seed: 1, short: 0, interrupted: 0, broken: 1000, delayed: 500 };
     for machine in [(1, 1), (2, 4), (3, 2)] {
         let setting = setting(From::File, To::File, machine).faults(faults);
-        let ran = setting.run(&mut setting.probe(MergeOrder::Any)).unwrap();
+        let ran = setting.run(&setting.probe(MergeOrder::Any)).unwrap();
         let StreamError::Input(error) = ran.outcome.unwrap_err() else {
             panic!("the input is broken")
         };
@@ -169,7 +169,7 @@ fn a_failure_ends_the_run() {
             2 => Err(KernelError::new("enough", "try another")),
             _ => Ok(()),
         });
-        let ran = setting.run(&mut kernel).unwrap();
+        let ran = setting.run(&kernel).unwrap();
         assert!(ran.outcome.unwrap_err().to_string().ends_with(": enough; try another"));
         // The other two threads may have had a unit each.
         assert!((3..=5).contains(&calls.load(Ordering::Relaxed)));
@@ -201,7 +201,7 @@ fn a_merge_refused_late_lets_everybody_go() {
             true if refuses => Err(KernelError::new("too late", "try another")),
             _ => Ok(()),
         });
-        let outcome = setting.run(&mut kernel).unwrap().outcome;
+        let outcome = setting.run(&kernel).unwrap().outcome;
         assert_eq!(outcome.err().is_some_and(|e| e.to_string().contains("too late")), refuses);
     }
 }
@@ -235,7 +235,7 @@ fn a_part_refused_in_passing_spares_the_block_at_hand() {
         told.store(offset, Ordering::Relaxed);
         Err(KernelError::new("refused", "try another").at(offset))
     });
-    let ran = setting.run(&mut kernel).unwrap();
+    let ran = setting.run(&kernel).unwrap();
     let refused = refused.load(Ordering::Relaxed);
     let error = ran.outcome.unwrap_err().to_string();
     assert!(error.ends_with(&format!("refused at byte {refused}; try another")), "{error}");
@@ -256,7 +256,7 @@ fn a_refused_last_merge_fails_the_run() {
         Ok(())
     });
     kernel.at_merge = Box::new(|_| Err(KernelError::new("cannot be merged", "try another")));
-    let error = setting.run(&mut kernel).unwrap().outcome.unwrap_err();
+    let error = setting.run(&kernel).unwrap().outcome.unwrap_err();
     assert!(error.to_string().ends_with("/in: cannot be merged; try another"), "{error}");
 }
 
@@ -266,8 +266,8 @@ fn an_output_that_is_dropped_leaves_nothing() {
     let dir = setting.disk.folder().unwrap();
     let (input, _) = setting.input(dir.path());
     let output = Output::create(&dir.path().join("out"), &Default::default()).unwrap();
-    let (mut kernel, progress) = (setting.probe(MergeOrder::Any), Progress::default());
-    run(&mut kernel, &input, Some(&output), &setting.options, &progress).unwrap();
+    let (kernel, progress) = (setting.probe(MergeOrder::Any), Progress::default());
+    run(&kernel, &input, Some(&output), &setting.options, &progress).unwrap();
     drop(output);
     assert_eq!(names(dir.path()), ["in"]);
 }
@@ -277,7 +277,7 @@ fn a_reduction_has_no_output() {
     let setting = setting(From::File, To::File, (1, 1));
     let mut kernel = setting.probe(MergeOrder::Any);
     kernel.effect = Effect::Reduce;
-    let ran = setting.run(&mut kernel).unwrap();
+    let ran = setting.run(&kernel).unwrap();
     let error = ran.outcome.unwrap_err();
     assert_eq!(error.to_string(), "probe yields a result and no output; leave the output out");
     assert_eq!(names(ran.dir.path()), ["in"]);
@@ -290,8 +290,8 @@ fn a_body_outside_the_input_is_refused() {
     let len = setting.sizes.1;
     #[expect(clippy::reversed_empty_ranges, reason = "what a wrong kernel may say")]
     for body in [0..len + 1, len + 1..len + 1, 7..3] {
-        let mut kernel = Probe::new(Effect::Reduce, MergeOrder::Any, setting.seed, body.clone());
-        let error = setting.run(&mut kernel).unwrap().outcome.unwrap_err();
+        let kernel = Probe::new(Effect::Reduce, MergeOrder::Any, setting.seed, body.clone());
+        let error = setting.run(&kernel).unwrap().outcome.unwrap_err();
         assert!(matches!(&error, StreamError::Plan(PlanError::Body { .. })), "{error}");
         let told = format!("bytes {} to {} of an input of {len} bytes;", body.start, body.end);
         assert!(error.to_string().contains(&told), "{error}");
@@ -309,7 +309,7 @@ fn absurd_options_are_refused_with_their_sum() {
             accelerators: Some(4096),
             ..Options::default()
         };
-        let ran = setting.run(&mut setting.probe(MergeOrder::Any)).unwrap();
+        let ran = setting.run(&setting.probe(MergeOrder::Any)).unwrap();
         match ran.outcome {
             // One unit needs one thread and no more room than itself.
             Ok(outcome) => {

@@ -8,4 +8,5 @@ mod memory;
 mod pipes;
 mod probe;
 mod results;
+mod rewrites;
 mod setting;

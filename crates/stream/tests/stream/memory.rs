@@ -24,6 +24,7 @@ struct Bare(Effect);
 
 impl Kernel for Bare {
     type Part = ();
+    type Header = ();
 
     fn name(&self) -> &str {
         "bare"
@@ -35,7 +36,7 @@ impl Kernel for Bare {
 
     fn part(&self, _accelerators: usize) {}
 
-    fn block(&self, _: &Unit, block: Block<'_>, (): &mut ()) -> Result<(), KernelError> {
+    fn block(&self, _: &Unit<'_>, block: Block<'_>, (): &mut ()) -> Result<(), KernelError> {
         block.data.reverse();
         Ok(())
     }
@@ -65,11 +66,11 @@ fn stream(dir: &Path, how: &str) -> Result<(), StreamError> {
         let output = storage::Options { force: true, len_bytes };
         Output::create(&dir.join("out"), &output).unwrap()
     });
-    let mut kernel = Bare(if transform { Effect::Transform } else { Effect::Reduce });
+    let kernel = Bare(if transform { Effect::Transform } else { Effect::Reduce });
     // The peak is to be the run's, not one from before.
     let before = peak_rss_bytes().unwrap().saturating_sub(rss_bytes().unwrap());
     assert!(before < 1 << 20, "{before} bytes were given back before the run");
-    let stats = run(&mut kernel, &input, output.as_ref(), &options, &Progress::default())?.stats;
+    let stats = run(&kernel, &input, output.as_ref(), &options, &Progress::default())?.stats;
     assert_eq!(stats.bytes_in, LEN_BYTES);
     let (peak, bound) = (stats.peak_rss_bytes.unwrap(), stats.memory_bound_bytes);
     println!("{how}: peak {} KiB, bound {} KiB", peak >> 10, bound >> 10);

@@ -25,8 +25,8 @@ fn a_reader_that_leaves_is_told_apart_from_a_failure() {
             let output = Output::create(&fd_path(&writer), &Default::default()).unwrap();
             drop(writer);
             let leaver = std::thread::spawn(move || reader.read_exact(&mut [0; 30_000]).unwrap());
-            let (mut kernel, progress) = (setting.probe(MergeOrder::Any), Progress::default());
-            let error = run(&mut kernel, &input, Some(&output), &setting.options, &progress);
+            let (kernel, progress) = (setting.probe(MergeOrder::Any), Progress::default());
+            let error = run(&kernel, &input, Some(&output), &setting.options, &progress);
             let StreamError::Output(error) = error.unwrap_err() else {
                 panic!("it is the output's")
             };
@@ -46,8 +46,8 @@ fn a_full_device_is_told_at_its_first_block() {
     let dir = setting.disk.folder().unwrap();
     let (input, _) = setting.input(dir.path());
     let output = Output::create(Path::new("/dev/full"), &Default::default()).unwrap();
-    let (mut kernel, progress) = (setting.probe(MergeOrder::Any), Progress::default());
-    let error = run(&mut kernel, &input, Some(&output), &setting.options, &progress);
+    let (kernel, progress) = (setting.probe(MergeOrder::Any), Progress::default());
+    let error = run(&kernel, &input, Some(&output), &setting.options, &progress);
     let StreamError::Output(error) = error.unwrap_err() else { panic!("it is the output's") };
     assert_eq!((error.kind(), error.offset()), (OutputErrorKind::NoSpace, Some(0)));
     assert!(error.to_string().starts_with("/dev/full at byte 0: cannot be written: No space"));
@@ -77,7 +77,7 @@ fn what_comes_after_the_end_is_not_read() {
         }
         Ok(())
     });
-    let outcome = run(&mut kernel, &input, None, &setting.options, &Progress::default()).unwrap();
+    let outcome = run(&kernel, &input, None, &setting.options, &Progress::default()).unwrap();
     assert_eq!(outcome.part, expected(setting.seed, 0..1500, 1000));
 }
 
@@ -87,7 +87,7 @@ fn a_pipe_of_any_length_has_the_same_memory_bound() {
     let bounds = [0, 1, 5_000_000].map(|len| {
         let mut setting = Setting::of_file(len, 100_000, To::Null).at(2, 3);
         setting.from = From::Pipe;
-        let ran = setting.run(&mut setting.probe(MergeOrder::Any)).unwrap();
+        let ran = setting.run(&setting.probe(MergeOrder::Any)).unwrap();
         let plan = ran.outcome.unwrap().stats.plan;
         assert_eq!((plan.units, plan.output_bytes()), (None, None));
         plan.memory_bytes

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cellway_stream::{Block, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
+use cellway_stream::{Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
 
 /// The byte that stands `offset` bytes into the input `seed`.
 pub(crate) fn byte_at(seed: u64, offset: u64) -> u8 {
@@ -87,21 +87,22 @@ impl Probe {
 
 impl Kernel for Probe {
     type Part = Vec<Seen>;
+    type Header = ();
 
     fn name(&self) -> &str {
         "probe"
     }
 
-    fn open(&mut self, head: &dyn Head) -> Result<Range<u64>, KernelError> {
-        let Some(len) = head.len_bytes() else { return Ok(0..u64::MAX) };
+    fn open(&self, head: &dyn Head) -> Result<Body, KernelError> {
+        let Some(len) = head.len_bytes() else { return Ok(Body::whole(head)) };
         let mut header = vec![0; self.body.start as usize + 1];
         let read =
             head.read_at(0, &mut header).map_err(|e| KernelError::new(e.to_string(), "?"))?;
         self.check("header", &header[..read], 0..len.min(header.len() as u64))?;
-        Ok(self.body.clone())
+        Ok(Body { range: self.body.clone(), header: () })
     }
 
-    fn cut(&self) -> Cut {
+    fn cut(&self, _: &()) -> Cut {
         self.cut
     }
 
@@ -119,7 +120,7 @@ impl Kernel for Probe {
 
     fn block(
         &self,
-        unit: &Unit,
+        unit: &Unit<'_>,
         block: Block<'_>,
         part: &mut Vec<Seen>,
     ) -> Result<(), KernelError> {

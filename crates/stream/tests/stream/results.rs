@@ -116,7 +116,7 @@ proptest! {
         }
         let mut kernel = setting.probe(order);
         kernel.cut = cut;
-        let Some(ran) = setting.run(&mut kernel) else { return Ok(()) };
+        let Some(ran) = setting.run(&kernel) else { return Ok(()) };
         check(&setting, order, ran);
     }
 }
@@ -133,7 +133,7 @@ proptest! {
         setting.options.local_store_bytes = Some(store);
         let mut kernel = setting.probe(MergeOrder::ByUnit);
         kernel.cut = cut;
-        let ran = setting.run(&mut kernel).unwrap();
+        let ran = setting.run(&kernel).unwrap();
         let halo = (cut.before_bytes + cut.after_bytes) as u64;
         let least = (cut.align_bytes as u64 + halo).next_multiple_of(4096) * threads as u64;
         match &ran.outcome {
@@ -149,7 +149,7 @@ proptest! {
 fn the_result_does_not_depend_on_the_machine() {
     let results = [(1, 1), (1, 8), (2, 3), (3, 1), (3, 5)].map(|(accelerators, threads)| {
         let setting = Setting::of_file(200_001, 1000, To::Nothing).at(accelerators, threads);
-        let ran = setting.run(&mut setting.probe(MergeOrder::ByUnit)).unwrap();
+        let ran = setting.run(&setting.probe(MergeOrder::ByUnit)).unwrap();
         ran.outcome.unwrap().part
     });
     assert!(results.iter().all(|result| *result == results[0]));
@@ -163,7 +163,7 @@ fn an_empty_input_gives_an_empty_output_and_part() {
         setting.from = from;
         let mut kernel = setting.probe(MergeOrder::Any);
         kernel.at_block = Box::new(|offset| panic!("a unit at {offset}"));
-        let ran = setting.run(&mut kernel).unwrap();
+        let ran = setting.run(&kernel).unwrap();
         assert_eq!(ran.outcome.unwrap().part, []);
         assert_eq!(ran.written, Some(Vec::new()));
     }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use accel::{EngineChoice, Faults};
-use cellway_stream::{Direct, Effect, MergeOrder, Options, Outcome, Progress, StreamError, run};
+use cellway_stream::{
+    Direct, Effect, Kernel, MergeOrder, Options, Outcome, Progress, StreamError, run,
+};
 use storage::{Input, Output};
 use tempfile::TempDir;
 
@@ -91,8 +93,8 @@ pub(crate) struct Setting {
 }
 
 /// What came of a run.
-pub(crate) struct Ran {
-    pub(crate) outcome: Result<Outcome<Vec<Seen>>, StreamError>,
+pub(crate) struct Ran<P = Vec<Seen>> {
+    pub(crate) outcome: Result<Outcome<P>, StreamError>,
     /// What the output holds, or a pipe's reader got.
     pub(crate) written: Option<Vec<u8>>,
     /// The folder of input and output.
@@ -134,14 +136,14 @@ impl Setting {
     }
 
     /// Runs `kernel`; `None` where the disk is missing.
-    pub(crate) fn run(&self, kernel: &mut Probe) -> Option<Ran> {
+    pub(crate) fn run<K: Kernel>(&self, kernel: &K) -> Option<Ran<K::Part>> {
         Some(self.run_in(self.disk.folder()?, kernel))
     }
 
     /// The same in a folder that is there.
-    pub(crate) fn run_in(&self, dir: TempDir, kernel: &mut Probe) -> Ran {
+    pub(crate) fn run_in<K: Kernel>(&self, dir: TempDir, kernel: &K) -> Ran<K::Part> {
         let (input, feeder) = self.input(dir.path());
-        let (output, drain) = self.output(dir.path());
+        let (output, drain) = self.output(dir.path(), kernel.effect());
         let progress = Progress::default();
         let outcome = run(kernel, &input, output.as_ref(), &self.options, &progress);
         drop(input);
@@ -174,9 +176,10 @@ impl Setting {
         (input, Some(feed(writer, content(self.seed, 0..body))))
     }
 
-    fn output(&self, dir: &Path) -> (Option<Output>, Option<JoinHandle<Vec<u8>>>) {
+    fn output(&self, dir: &Path, effect: Effect) -> (Option<Output>, Option<JoinHandle<Vec<u8>>>) {
         let body = self.body();
-        let len_bytes = (self.from == From::File).then_some(body.end - body.start);
+        let is_known = self.from == From::File && effect == Effect::Transform;
+        let len_bytes = is_known.then_some(body.end - body.start);
         let options = storage::Options { force: false, len_bytes };
         let path = match self.to {
             To::Nothing => return (None, None),

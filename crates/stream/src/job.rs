@@ -1,0 +1,288 @@
+//! What the threads of a run do: on every accelerator a few of them each do the
+//! naive loop of getting a unit, computing, and putting it back.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use accel::{Buf, Config, Cx, RunError, Tag, TransferError, TransferFault};
+use storage::{Input, InputError};
+
+use crate::error::{Failure, StreamError, as_io};
+use crate::gate::lock;
+use crate::kernel::{Block, Body, Kernel, Out, OutState, Unit};
+use crate::merge::Parts;
+use crate::plan::{BUF_ALIGN_BYTES, Options, Piece, Plan};
+use crate::sink::{ROOM_FROM, Sink};
+use crate::source::Source;
+use crate::stats::{Progress, Tally};
+
+/// Everything the threads of a run share.
+pub(crate) struct Job<'j, K: Kernel> {
+    kernel: &'j K,
+    plan: &'j Plan,
+    body: &'j Body<K::Header>,
+    input: &'j Input,
+    source: Source,
+    pub(crate) sink: Option<Sink<'j>>,
+    parts: Parts<K::Part>,
+    progress: &'j Progress,
+    failure: Mutex<Option<Failure>>,
+    failed: AtomicBool,
+}
+
+impl<'j, K: Kernel> Job<'j, K> {
+    pub(crate) fn new(
+        kernel: &'j K,
+        plan: &'j Plan,
+        body: &'j Body<K::Header>,
+        input: &'j Input,
+        source: Source,
+        sink: Option<Sink<'j>>,
+        progress: &'j Progress,
+    ) -> Self {
+        Self {
+            kernel,
+            plan,
+            body,
+            input,
+            source,
+            sink,
+            parts: Parts::new(kernel, plan.accelerators),
+            progress,
+            failure: Mutex::new(None),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Starts the threads and waits for all of them.
+    pub(crate) fn stream(&self, options: &Options) -> Result<Tally, RunError> {
+        let config = Config {
+            accelerators: self.plan.accelerators,
+            threads: self.plan.threads,
+            local_store_bytes: self.plan.local_store_bytes as usize,
+            depth: (self.plan.threads * 4).max(16),
+            engine: options.engine,
+            faults: options.faults,
+            ..Config::default()
+        };
+        let tallies = accel::run(&config, |cx, at| async move {
+            let mut tally = Tally::default();
+            if at.index() == 0 {
+                tally.engine = Some(cx.engine());
+            }
+            if let Err(failure) = self.work(&cx, at.accelerator, &mut tally).await {
+                self.fail(failure);
+            }
+            tally
+        })?;
+        let mut all = Tally::default();
+        tallies.into_iter().for_each(|tally| all += tally);
+        Ok(all)
+    }
+
+    /// Says what failed, or merges the parts of an input that is still the same.
+    pub(crate) fn end(self) -> Result<K::Part, StreamError> {
+        if let Some(failure) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(failure.error);
+        }
+        let name = self.input.name();
+        if let Some(what) = self.input.changed()? {
+            return Err(InputError::changed(name, what).into());
+        }
+        if let Some(sink) = &self.sink {
+            sink.finish()?;
+        }
+        let refused = |error| StreamError::Kernel { input: name.to_owned(), error };
+        self.parts.end(self.kernel).map_err(refused)
+    }
+
+    /// The naive loop of one thread.
+    async fn work<'env>(
+        &'env self,
+        cx: &Cx<'env>,
+        accelerator: usize,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        // The plan made the store large enough for every thread's buffer.
+        let mut buf = cx
+            .alloc_aligned(self.plan.buffer_bytes as usize, BUF_ALIGN_BYTES as usize)
+            .expect("the plan fits the buffers into the store");
+        let mut out = (self.plan.out_bytes > 0).then(|| {
+            cx.alloc_aligned(self.plan.out_bytes as usize, BUF_ALIGN_BYTES as usize)
+                .expect("the plan fits these too")
+        });
+        loop {
+            let before = Instant::now();
+            let piece = match self.get(cx, buf).await? {
+                (got, Some(next)) => {
+                    buf = got;
+                    next
+                }
+                (_, None) => return Ok(()),
+            };
+            let got = Instant::now();
+            tally.spent.get += got - before;
+            match out.take() {
+                Some(room) => {
+                    out = Some(self.rewrite(cx, piece, &mut buf, room, tally, accelerator).await?);
+                }
+                None => buf = self.in_place(cx, piece, buf, tally, accelerator).await?,
+            }
+            tally.bytes_in += piece.data as u64;
+            self.progress.done_bytes.fetch_add(piece.data as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the next unit and gets it, surroundings included; `None` at the end.
+    async fn get<'env>(
+        &'env self,
+        cx: &Cx<'env>,
+        mut buf: Buf,
+    ) -> Result<(Buf, Option<Piece>), Failure> {
+        if self.failed.load(Ordering::Relaxed) {
+            return Ok((buf, None));
+        }
+        let (region, piece) = match &self.source {
+            Source::Offsets { region, next } => {
+                match self.plan.piece(next.fetch_add(1, Ordering::Relaxed)) {
+                    Some(piece) => (region, piece),
+                    None => return Ok((buf, None)),
+                }
+            }
+            Source::Stream(window) => {
+                buf.set_view(0..buf.capacity_bytes());
+                let next = lock(window).fill(self.plan.block_bytes as usize, &mut buf)?;
+                if let Some(piece) = next {
+                    buf.set_view(0..piece.len());
+                }
+                return Ok((buf, next));
+            }
+        };
+        match cx.get(buf, region.at(piece.start()), piece.len(), Tag::new(0)).await {
+            Ok(buf) => Ok((buf, Some(piece))),
+            Err(error) => {
+                let error = self.read_error(&error, piece.start() + piece.len() as u64);
+                Err(Failure { unit: piece.index, error: error.into() })
+            }
+        }
+    }
+
+    /// Computes a unit, and puts it where it was.
+    async fn in_place<'env>(
+        &'env self,
+        cx: &Cx<'env>,
+        piece: Piece,
+        mut buf: Buf,
+        tally: &mut Tally,
+        accelerator: usize,
+    ) -> Result<Buf, Failure> {
+        let got = Instant::now();
+        self.compute(piece, &mut buf, Out::default(), accelerator).await?;
+        let computed = Instant::now();
+        tally.spent.compute += computed - got;
+        if let Some(sink) = &self.sink {
+            let start = buf.view().start + piece.before;
+            buf.set_view(start..start + piece.data);
+            let at = piece.offset - self.body.range.start;
+            let put = sink.put(cx, piece.index, at, buf).await;
+            buf = put.map_err(Failure::of(piece.index))?;
+            tally.spent.put += computed.elapsed();
+            tally.bytes_out += piece.data as u64;
+        }
+        Ok(buf)
+    }
+
+    /// Computes a unit, in as many calls as its output takes, and appends that.
+    async fn rewrite<'env>(
+        &'env self,
+        cx: &Cx<'env>,
+        piece: Piece,
+        buf: &mut Buf,
+        mut out: Buf,
+        tally: &mut Tally,
+        accelerator: usize,
+    ) -> Result<Buf, Failure> {
+        let mut goes_on_from = None;
+        loop {
+            let started = Instant::now();
+            out.set_view(0..out.capacity_bytes());
+            let mut state = OutState { goes_on_from, ..OutState::default() };
+            let room = Out::new(&mut out[ROOM_FROM..], &mut state);
+            self.compute(piece, buf, room, accelerator).await?;
+            let computed = Instant::now();
+            tally.spent.compute += computed - started;
+            let OutState { len, stopped, .. } = state;
+            tally.bytes_out += len as u64;
+            if let Some(sink) = &self.sink {
+                let appended = sink.append(cx, piece.index, out, len, stopped.is_none()).await;
+                out = appended.map_err(Failure::of(piece.index))?;
+                tally.spent.put += computed.elapsed();
+            }
+            if stopped.is_none() {
+                return Ok(out);
+            }
+            goes_on_from = stopped;
+        }
+    }
+
+    async fn compute(
+        &self,
+        piece: Piece,
+        buf: &mut Buf,
+        out: Out<'_>,
+        accelerator: usize,
+    ) -> Result<(), Failure> {
+        let refused = |(unit, error)| {
+            let input = self.input.name().to_owned();
+            Failure { unit, error: StreamError::Kernel { input, error } }
+        };
+        let own = |error| refused((piece.index, error));
+        let unit = &Unit { index: piece.index, offset: piece.offset, body: self.body };
+        let (before, rest) = buf.split_at_mut(piece.before);
+        let (data, after) = rest.split_at_mut(piece.data);
+        let block = Block { before, data, after, out };
+        match &self.parts {
+            Parts::Any(parts) => {
+                self.kernel.block(unit, block, &mut lock(&parts[accelerator])).map_err(own)
+            }
+            Parts::ByUnit(in_order) => {
+                let mut part = self.kernel.part(self.plan.accelerators);
+                self.kernel.block(unit, block, &mut part).map_err(own)?;
+                match in_order.take(self.kernel, unit.index, part).await.map_err(refused) {
+                    // A later unit's part, merged on the way: this unit goes on.
+                    Err(failure) if failure.unit > unit.index => {
+                        self.fail(failure);
+                        Ok(())
+                    }
+                    taken => taken,
+                }
+            }
+        }
+    }
+
+    /// What went wrong with a get of the bytes before `end`.
+    fn read_error(&self, error: &TransferError, end: u64) -> InputError {
+        let offset = match error.fault {
+            TransferFault::Ended { missing_bytes } => end.saturating_sub(missing_bytes as u64),
+            _ => error.offset,
+        };
+        InputError::read(self.input.name(), offset, &as_io(error))
+    }
+
+    /// Keeps the failure that is earliest in the input, and ends the run: no
+    /// unit is taken any more, and those before this one, which all are, go on.
+    fn fail(&self, failure: Failure) {
+        let unit = failure.unit;
+        let mut first = lock(&self.failure);
+        if first.as_ref().is_none_or(|known| unit < known.unit) {
+            *first = Some(failure);
+        }
+        drop(first);
+        self.failed.store(true, Ordering::Relaxed);
+        self.parts.close_from(unit);
+        if let Some(sink) = &self.sink {
+            sink.close_from(unit);
+        }
+    }
+}
