@@ -16,28 +16,37 @@ pub mod coldfile;
 pub mod fio;
 #[allow(unsafe_code, reason = "prefetch, fences, page sizes: see its blocks")]
 pub mod hw;
+pub mod identity;
 mod irregular;
 mod listings;
 mod listrank;
 pub mod machine;
 pub mod measure;
+pub mod offload;
+mod page;
 pub mod permutation;
 mod probe;
 mod program;
 mod search;
+pub mod stream;
 pub mod synthetic;
 pub mod table;
 pub mod threads;
 mod walk;
 
 use std::io::Write as _;
+use std::path::Path;
 
+use cellway::storage::{self, Output};
 use clap::{Subcommand, ValueEnum};
 
 use crate::aes::AesArgs;
 use crate::args::IrregularArgs;
+use crate::identity::IdentityArgs;
 use crate::irregular::Irregular as _;
 use crate::machine::Machine;
+use crate::offload::OffloadArgs;
+use crate::stream::StreamArgs;
 use crate::synthetic::SyntheticArgs;
 use crate::table::Table;
 use crate::threads::ThreadsArgs;
@@ -64,6 +73,12 @@ pub enum Bench {
     Search(IrregularArgs),
     /// Blocks with so many cycles of compute per byte (the paper's section 5)
     Synthetic(SyntheticArgs),
+    /// A file read by host and accelerators (prefetching, section 4.1)
+    Identity(IdentityArgs),
+    /// Buffers that the host hands to accelerators (prefetching, section 4.2.2)
+    Offload(OffloadArgs),
+    /// Memory and a file through local stores, unchanged (`CellStream`)
+    Stream(StreamArgs),
     /// AES-128 as simple loop, double buffering and threads (Figure 10)
     Aes(AesArgs),
 }
@@ -88,6 +103,9 @@ pub fn tables(bench: &Bench) -> anyhow::Result<Vec<Table>> {
     let mut tables = match bench {
         Bench::Threads(args) => threads::run(args, &machine)?,
         Bench::Aes(args) => aes::run(args, &machine)?,
+        Bench::Identity(args) => identity::run(args, &machine)?,
+        Bench::Offload(args) => offload::run(args, &machine)?,
+        Bench::Stream(args) => stream::run(args, &machine)?,
         Bench::Walk(args) => vec![walk::Walk::run(args, &machine)?],
         Bench::Listrank(args) => vec![listrank::ListRank::run(args, &machine)?],
         Bench::Probe(args) => vec![probe::Probe::run(args, &machine)?],
@@ -101,12 +119,20 @@ pub fn tables(bench: &Bench) -> anyhow::Result<Vec<Table>> {
     Ok(tables)
 }
 
-/// Runs an experiment and prints what it found on standard output.
+/// Runs an experiment and prints what it found on standard output; with `html`
+/// also as a page in that file, which appears whole and replaces an old one.
 ///
 /// # Errors
-/// As [`tables`], and when standard output cannot be written.
-pub fn run(bench: &Bench, format: Format) -> anyhow::Result<()> {
+/// As [`tables`], and when standard output or the page cannot be written.
+pub fn run(bench: &Bench, format: Format, html: Option<&Path>) -> anyhow::Result<()> {
+    let options = storage::Options { force: true, len_bytes: None };
+    // Opened first: a wrong name must not show after an hour.
+    let html = html.map(|path| Output::create(path, &options)).transpose()?;
     let tables = tables(bench)?;
+    if let Some(output) = html {
+        output.sequential().write_all(page::page(&tables)?.as_bytes())?;
+        output.commit(false)?;
+    }
     let mut out = std::io::stdout().lock();
     match format {
         Format::Json => {

@@ -26,6 +26,16 @@ impl Sample {
         Self { seconds: start.elapsed().as_secs_f64(), items, check: Some(check) }
     }
 
+    /// Runs `work`, which handles `items` items and may fail.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub fn timed(items: u64, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Self> {
+        let start = Instant::now();
+        work()?;
+        Ok(Self { seconds: start.elapsed().as_secs_f64(), items, check: None })
+    }
+
     /// Cost of one item in nanoseconds.
     #[must_use]
     pub fn item_ns(&self) -> f64 {

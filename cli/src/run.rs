@@ -15,7 +15,7 @@ use cellway::kernels::{
     Report as _,
 };
 use cellway::storage::{self, Input, Output};
-use cellway::stream::{self, Chain, Direct, Outcome, Plan, Progress, Stats, Transform};
+use cellway::stream::{self, Chain, Direct, Outcome, Plan, Progress, Stats, Trace, Transform};
 use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::Format;
 use cellway_bench::args::parse_bytes;
@@ -60,6 +60,10 @@ pub(crate) struct RunArgs {
     /// output
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// Write what ran when to FILE, which is replaced: Chrome trace events, to be
+    /// opened in ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Say on standard error how the run is laid out, and how it went
     #[arg(short, long)]
     verbose: bool,
@@ -248,10 +252,15 @@ impl RunArgs {
             return Err(Usage(format!("{what}; give --key-file a FILE")));
         }
         let stats = self.stats.as_deref().filter(|stats| !is_stdout(stats));
+        let trace = self.trace.as_deref();
         for (written, by, kept, what) in [
             (stats, "--stats", Some(input), "INPUT"),
             (stats, "--stats", Some(output), "OUTPUT"),
             (stats, "--stats", key, "key file"),
+            (trace, "--trace", Some(input), "INPUT"),
+            (trace, "--trace", Some(output), "OUTPUT"),
+            (trace, "--trace", key, "key file"),
+            (trace, "--trace", stats, "--stats FILE"),
             (Some(output), "OUTPUT", key, "key file"),
         ] {
             if let (Some(written), Some(kept)) = (written, kept)
@@ -354,13 +363,24 @@ impl RunArgs {
             let now = stream::rss_bytes().unwrap_or(0);
             exit::tell(&laid_out(kernel.name(), &plan, now + plan.memory_bytes));
         }
-        let progress = Progress::default();
+        let trace = self.trace.as_deref().map(trace_file).transpose()?;
+        let progress = match &trace {
+            Some(file) => Progress::traced(Trace::new(file.sequential())),
+            None => Progress::default(),
+        };
         let work = || stream::run(kernel, input, output, &options, &progress);
         // A bar would be drawn over the output.
         let quiet = output.is_some()
             && self.output.as_deref().is_some_and(is_stdout)
             && std::io::stdout().is_terminal();
-        Ok(if quiet { work() } else { progress::show(&progress, input.len_bytes(), work) }?)
+        let outcome =
+            if quiet { work() } else { progress::show(&progress, input.len_bytes(), work) };
+        if let (Some(trace), Some(file)) = (progress.into_trace(), trace) {
+            // Of a run that failed too: it shows how far it got.
+            trace.finish()?;
+            file.commit(false)?;
+        }
+        Ok(outcome?)
     }
 }
 
@@ -389,6 +409,12 @@ impl RunArgs {
     }
 }
 
+/// The file a trace goes to, opened before the run; it appears at its end.
+fn trace_file(path: &Path) -> anyhow::Result<Output> {
+    let options = storage::Options { force: true, len_bytes: None };
+    Ok(Output::create(path, &options)?)
+}
+
 /// The line before a run.
 fn laid_out(kernel: &str, plan: &Plan, bound_bytes: u64) -> String {
     format!(
@@ -407,8 +433,9 @@ fn went(stats: &Stats) -> String {
     let peak = stream::peak_rss_bytes().map_or("unknown".to_owned(), |peak| Size(peak).to_string());
     let output =
         stats.output_path.as_ref().map(|path| format!("; output: {path}")).unwrap_or_default();
+    let steps = progress::steps(&stats.rates());
     format!(
-        "{} in {seconds:.3} s, {}/s; peak {peak} of memory; {}; input: {}{output}",
+        "{} in {seconds:.3} s, {}/s; {steps}; peak {peak} of memory; {}; input: {}{output}",
         Size(stats.bytes_in),
         Size(rate),
         stats.engine.detail,

@@ -5,15 +5,32 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::Scope;
 use std::time::Duration;
 
-use cellway::stream::Progress;
+use crate::size::Size;
+use cellway::stream::{Progress, Rates, Step};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A shorter run shows nothing.
 const SILENT: Duration = Duration::from_millis(500);
 const REDRAW: Duration = Duration::from_millis(100);
 
-const SIZED: &str = "{bytes:>10} of {total_bytes} [{bar:20}] {binary_bytes_per_sec}, {eta} left";
-const UNSIZED: &str = "{bytes:>10} {spinner} {binary_bytes_per_sec}, {elapsed}";
+const SIZED: &str =
+    "{bytes:>10} of {total_bytes} [{bar:20}] {binary_bytes_per_sec}, {eta} left; {msg}";
+const UNSIZED: &str = "{bytes:>10} {spinner} {binary_bytes_per_sec}, {elapsed}; {msg}";
+
+/// How fast each step is, and which one bounds the run.
+pub(super) fn steps(rates: &Rates) -> String {
+    let bound = rates.bottleneck();
+    let steps = [
+        (rates.get, Step::Get, "read"),
+        (rates.compute, Step::Compute, "compute"),
+        (rates.put, Step::Put, "write"),
+    ];
+    let shown = steps.into_iter().filter_map(|(rate, step, name)| {
+        let mark = if Some(step) == bound { " (the bottleneck)" } else { "" };
+        Some(format!("{name} {}/s{mark}", Size(rate? as u64)))
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
 
 /// Runs `work` while a thread shows its progress, if standard error is a
 /// terminal. The bar is gone when this returns.
@@ -42,6 +59,7 @@ fn spawn<'s>(
             if bar.is_hidden() && bar.elapsed() >= SILENT {
                 bar.set_draw_target(ProgressDrawTarget::stderr());
             }
+            bar.set_message(steps(&progress.rates()));
             bar.update(|state| state.set_pos(progress.done_bytes()));
         }
         bar.finish_and_clear();

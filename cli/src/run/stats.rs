@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cellway::storage::{self, Output};
-use cellway::stream::{self, Stats};
+use cellway::stream::{self, Stats, Step};
 use serde::Serialize;
 
 /// One JSON object. Scripts rely on these names: they are only ever added to.
@@ -33,6 +33,12 @@ pub(super) struct StatsJson<'a> {
     get_seconds: f64,
     compute_seconds: f64,
     put_seconds: f64,
+    /// Input bytes per second that each step allowed by itself; `null` if it took no time.
+    get_bytes_per_second: Option<f64>,
+    compute_bytes_per_second: Option<f64>,
+    put_bytes_per_second: Option<f64>,
+    /// The slowest of them: get, compute or put.
+    bottleneck: Option<&'static str>,
     /// Giving the output its name; with `--sync`, bringing it to the disk.
     commit_seconds: f64,
     /// Of the whole process up to here; `null` where /proc does not tell.
@@ -48,6 +54,7 @@ impl<'a> StatsJson<'a> {
         stats: &'a Stats,
         commit: Duration,
     ) -> Self {
+        let rates = stats.rates();
         Self {
             kernel,
             input,
@@ -66,6 +73,10 @@ impl<'a> StatsJson<'a> {
             get_seconds: stats.spent.get.as_secs_f64(),
             compute_seconds: stats.spent.compute.as_secs_f64(),
             put_seconds: stats.spent.put.as_secs_f64(),
+            get_bytes_per_second: rates.get,
+            compute_bytes_per_second: rates.compute,
+            put_bytes_per_second: rates.put,
+            bottleneck: rates.bottleneck().map(Step::name),
             commit_seconds: commit.as_secs_f64(),
             peak_rss_bytes: stream::peak_rss_bytes(),
             memory_bound_bytes: stats.memory_bound_bytes,

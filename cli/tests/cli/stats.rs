@@ -6,6 +6,34 @@ use serde_json::Value;
 
 use crate::program::{Folder, bmp_header, cellway, cellway_fed, noise};
 
+/// Every unit's steps are there, under the accelerator and thread that did them.
+#[test]
+fn a_trace_has_every_step() {
+    let folder = Folder::new();
+    let (data, out) = (folder.file("data", &noise(7, (3 << 20) + 5)), folder.path("out"));
+    let (trace, stats) = (folder.path("trace"), folder.path("stats"));
+    let line = "run identity {} {} --trace {} --stats {} --block 64K --accelerators 2 --threads 3";
+    cellway(line, &[&data, &out, &trace, &stats]).ok();
+    assert!(fs::read(&out).unwrap() == fs::read(&data).unwrap());
+    let events: Vec<Value> = serde_json::from_slice(&fs::read(&trace).unwrap()).unwrap();
+    for step in ["get", "compute", "put"] {
+        let of_step = events.iter().filter(|event| event["name"] == step && event["ph"] == "X");
+        let bytes = of_step.map(|event| event["args"]["bytes"].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(bytes, (3 << 20) + 5, "{step}");
+    }
+    let named = |name: &str| events.iter().any(|event| event["args"]["name"] == name);
+    assert!(named("accelerator 1") && named("thread 2"));
+    let stats: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+    let engine = &stats["engine"];
+    assert!(events.iter().any(|event| event["ph"] == "C" && event["name"] == *engine));
+    assert!(["get", "compute", "put"].contains(&stats["bottleneck"].as_str().unwrap()));
+    assert!(stats["put_bytes_per_second"].as_f64().unwrap() > 0.0);
+
+    cellway("run crc32c {} --trace {}", &[&data, &data]).failed(2, &["--trace", "INPUT"]);
+    let missing = folder.path("none").join("trace");
+    cellway("run crc32c {} --trace {}", &[&data, &missing]).failed(1, &["does not exist"]);
+}
+
 #[test]
 fn figures_are_right_and_the_bound_is_kept() {
     let folder = Folder::new();

@@ -12,10 +12,11 @@
 //!
 //! impl Kernel for Invert {
 //!     type Part = ();
+//!     type Header = ();
 //!     fn name(&self) -> &str { "invert" }
 //!     fn effect(&self) -> Effect { Effect::Transform }
 //!     fn part(&self, _accelerators: usize) {}
-//!     fn block(&self, _: &Unit, block: Block<'_>, _: &mut ()) -> Result<(), KernelError> {
+//!     fn block(&self, _: &Unit<'_>, block: Block<'_>, _: &mut ()) -> Result<(), KernelError> {
 //!         block.data.iter_mut().for_each(|byte| *byte = !*byte);
 //!         Ok(())
 //!     }
@@ -25,7 +26,7 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let (input, output) = (dir.path().join("in"), dir.path().join("out"));
 //! # std::fs::write(&input, [0, 1, 254])?;
-//! let outcome = Config::default().transform(&mut Invert, &input, &output)?;
+//! let outcome = Config::default().transform(&Invert, &input, &output)?;
 //! assert_eq!(std::fs::read(&output)?, [255, 254, 1]);
 //! assert_eq!(outcome.stats.bytes_out, 3);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
@@ -66,7 +67,7 @@ impl Config {
     /// See [`StreamError`].
     pub fn reduce<K: Kernel>(
         &self,
-        kernel: &mut K,
+        kernel: &K,
         input: &Path,
     ) -> Result<Outcome<K::Part>, StreamError> {
         let input = storage::Input::open(input)?;
@@ -80,7 +81,7 @@ impl Config {
     /// See [`StreamError`].
     pub fn transform<K: Kernel>(
         &self,
-        kernel: &mut K,
+        kernel: &K,
         input: &Path,
         output: &Path,
     ) -> Result<Outcome<K::Part>, StreamError> {

@@ -15,7 +15,26 @@ use crate::merge::Parts;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Piece, Plan};
 use crate::sink::{ROOM_FROM, Sink};
 use crate::source::Source;
-use crate::stats::{Progress, Tally};
+use crate::stats::{Progress, Spent, Step, Tally};
+use crate::trace::{InFlight, Log};
+
+/// What one thread does, and how long each step takes.
+struct Watch<'j> {
+    tally: Tally,
+    log: Log<'j>,
+    /// The unit that is worked on.
+    of_unit: Spent,
+}
+
+impl Watch<'_> {
+    /// A step of `piece` ends that began at `from`; when.
+    fn step(&mut self, step: Step, from: Instant, piece: &Piece) -> Instant {
+        let now = Instant::now();
+        *self.of_unit.of(step) += now - from;
+        self.log.step(step, (from, now), (piece.index, piece.data));
+        now
+    }
+}
 
 /// Everything the threads of a run share.
 pub(crate) struct Job<'j, K: Kernel> {
@@ -27,6 +46,8 @@ pub(crate) struct Job<'j, K: Kernel> {
     pub(crate) sink: Option<Sink<'j>>,
     parts: Parts<K::Part>,
     progress: &'j Progress,
+    /// By accelerator.
+    in_flight: Vec<InFlight>,
     failure: Mutex<Option<Failure>>,
     failed: AtomicBool,
 }
@@ -50,6 +71,7 @@ impl<'j, K: Kernel> Job<'j, K> {
             sink,
             parts: Parts::new(kernel, plan.accelerators),
             progress,
+            in_flight: (0..plan.accelerators).map(|_| InFlight::default()).collect(),
             failure: Mutex::new(None),
             failed: AtomicBool::new(false),
         }
@@ -66,15 +88,23 @@ impl<'j, K: Kernel> Job<'j, K> {
             faults: options.faults,
             ..Config::default()
         };
+        self.progress.starts(self.plan);
         let tallies = accel::run(&config, |cx, at| async move {
-            let mut tally = Tally::default();
-            if at.index() == 0 {
-                tally.engine = Some(cx.engine());
-            }
-            if let Err(failure) = self.work(&cx, at.accelerator, &mut tally).await {
+            let engine = (at.index() == 0 || self.progress.trace.is_some()).then(|| cx.engine());
+            let mut watch = Watch {
+                log: Log::new(
+                    self.progress.trace.as_ref(),
+                    &self.in_flight[at.accelerator],
+                    engine.as_ref().map_or("", |engine| engine.name),
+                    (at.accelerator, at.thread),
+                ),
+                tally: Tally { engine: engine.filter(|_| at.index() == 0), ..Tally::default() },
+                of_unit: Spent::default(),
+            };
+            if let Err(failure) = self.work(&cx, at.accelerator, &mut watch).await {
                 self.fail(failure);
             }
-            tally
+            watch.tally
         })?;
         let mut all = Tally::default();
         tallies.into_iter().for_each(|tally| all += tally);
@@ -102,7 +132,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         &'env self,
         cx: &Cx<'env>,
         accelerator: usize,
-        tally: &mut Tally,
+        watch: &mut Watch<'_>,
     ) -> Result<(), Failure> {
         // The plan made the store large enough for every thread's buffer.
         let mut buf = cx
@@ -114,23 +144,27 @@ impl<'j, K: Kernel> Job<'j, K> {
         });
         loop {
             let before = Instant::now();
-            let piece = match self.get(cx, buf).await? {
+            watch.log.starts();
+            let got = self.get(cx, buf).await;
+            watch.log.ends();
+            let piece = match got? {
                 (got, Some(next)) => {
                     buf = got;
                     next
                 }
                 (_, None) => return Ok(()),
             };
-            let got = Instant::now();
-            tally.spent.get += got - before;
+            watch.step(Step::Get, before, &piece);
             match out.take() {
                 Some(room) => {
-                    out = Some(self.rewrite(cx, piece, &mut buf, room, tally, accelerator).await?);
+                    out = Some(self.rewrite(cx, piece, &mut buf, room, watch, accelerator).await?);
                 }
-                None => buf = self.in_place(cx, piece, buf, tally, accelerator).await?,
+                None => buf = self.in_place(cx, piece, buf, watch, accelerator).await?,
             }
-            tally.bytes_in += piece.data as u64;
-            self.progress.done_bytes.fetch_add(piece.data as u64, Ordering::Relaxed);
+            let spent = std::mem::take(&mut watch.of_unit);
+            watch.tally.spent += spent;
+            watch.tally.bytes_in += piece.data as u64;
+            self.progress.add(piece.data, spent);
         }
     }
 
@@ -174,21 +208,22 @@ impl<'j, K: Kernel> Job<'j, K> {
         cx: &Cx<'env>,
         piece: Piece,
         mut buf: Buf,
-        tally: &mut Tally,
+        watch: &mut Watch<'_>,
         accelerator: usize,
     ) -> Result<Buf, Failure> {
         let got = Instant::now();
         self.compute(piece, &mut buf, Out::default(), accelerator).await?;
-        let computed = Instant::now();
-        tally.spent.compute += computed - got;
+        let computed = watch.step(Step::Compute, got, &piece);
         if let Some(sink) = &self.sink {
             let start = buf.view().start + piece.before;
             buf.set_view(start..start + piece.data);
             let at = piece.offset - self.body.range.start;
+            watch.log.starts();
             let put = sink.put(cx, piece.index, at, buf).await;
+            watch.log.ends();
             buf = put.map_err(Failure::of(piece.index))?;
-            tally.spent.put += computed.elapsed();
-            tally.bytes_out += piece.data as u64;
+            watch.step(Step::Put, computed, &piece);
+            watch.tally.bytes_out += piece.data as u64;
         }
         Ok(buf)
     }
@@ -200,7 +235,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         piece: Piece,
         buf: &mut Buf,
         mut out: Buf,
-        tally: &mut Tally,
+        watch: &mut Watch<'_>,
         accelerator: usize,
     ) -> Result<Buf, Failure> {
         let mut goes_on_from = None;
@@ -210,14 +245,15 @@ impl<'j, K: Kernel> Job<'j, K> {
             let mut state = OutState { goes_on_from, ..OutState::default() };
             let room = Out::new(&mut out[ROOM_FROM..], &mut state);
             self.compute(piece, buf, room, accelerator).await?;
-            let computed = Instant::now();
-            tally.spent.compute += computed - started;
+            let computed = watch.step(Step::Compute, started, &piece);
             let OutState { len, stopped, .. } = state;
-            tally.bytes_out += len as u64;
+            watch.tally.bytes_out += len as u64;
             if let Some(sink) = &self.sink {
+                watch.log.starts();
                 let appended = sink.append(cx, piece.index, out, len, stopped.is_none()).await;
+                watch.log.ends();
                 out = appended.map_err(Failure::of(piece.index))?;
-                tally.spent.put += computed.elapsed();
+                watch.step(Step::Put, computed, &piece);
             }
             if stopped.is_none() {
                 return Ok(out);

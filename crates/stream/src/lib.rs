@@ -55,6 +55,7 @@ mod run;
 mod sink;
 mod source;
 mod stats;
+mod trace;
 
 pub use chain::{Chain, Transform};
 pub use error::StreamError;
@@ -66,4 +67,5 @@ pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;
 pub use plan::{Options, Plan, PlanError};
 pub use run::{plan, run};
-pub use stats::{Outcome, Progress, Spent, Stats};
+pub use stats::{Outcome, Progress, Rates, Spent, Stats, Step};
+pub use trace::Trace;

@@ -15,6 +15,7 @@ use crate::plan::{Options, Plan, PlanError, Shape};
 use crate::sink::Sink;
 use crate::source::Source;
 use crate::stats::{Outcome, Progress, Stats};
+use crate::trace;
 
 /// Lays a run out without starting it: asks the kernel, cuts, and adds memory up.
 ///
@@ -95,7 +96,10 @@ pub fn run<K: Kernel>(
     progress: &Progress,
 ) -> Result<Outcome<K::Part>, StreamError> {
     let rss_before = rss_bytes().unwrap_or(0);
-    let (plan, body, path) = layout(kernel, input, options)?;
+    let (mut plan, body, path) = layout(kernel, input, options)?;
+    if progress.trace.is_some() {
+        plan.memory_bytes += (plan.accelerators * plan.threads) as u64 * trace::THREAD_BYTES;
+    }
     if output.is_some() && !kernel.effect().writes() {
         return Err(PlanError::NoOutput { kernel: kernel.name().to_owned() }.into());
     }

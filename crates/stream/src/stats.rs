@@ -7,18 +7,122 @@ use std::time::Duration;
 use accel::EngineReport;
 
 use crate::plan::Plan;
+use crate::trace::Trace;
 
-/// Bytes done so far, for whoever shows progress.
+/// What a run has done so far, for whoever watches it.
 #[derive(Debug, Default)]
 pub struct Progress {
-    pub(crate) done_bytes: AtomicU64,
+    done_bytes: AtomicU64,
+    get_ns: AtomicU64,
+    compute_ns: AtomicU64,
+    put_ns: AtomicU64,
+    accelerators: AtomicU64,
+    threads: AtomicU64,
+    pub(crate) trace: Option<Trace>,
 }
 
 impl Progress {
+    /// Of a run whose steps are written to `trace`.
+    #[must_use]
+    pub fn traced(trace: Trace) -> Self {
+        Self { trace: Some(trace), ..Self::default() }
+    }
+
+    /// The trace, once the run is over.
+    #[must_use]
+    pub fn into_trace(self) -> Option<Trace> {
+        self.trace
+    }
+
     /// Input bytes that are computed (and put, if there is an output).
     #[must_use]
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How fast each step has been so far.
+    #[must_use]
+    pub fn rates(&self) -> Rates {
+        let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let time = |ns: &AtomicU64| Duration::from_nanos(load(ns));
+        let spent = Spent {
+            get: time(&self.get_ns),
+            compute: time(&self.compute_ns),
+            put: time(&self.put_ns),
+        };
+        Rates::new(self.done_bytes(), spent, load(&self.accelerators), load(&self.threads))
+    }
+
+    pub(crate) fn starts(&self, plan: &Plan) {
+        self.accelerators.store(plan.accelerators as u64, Ordering::Relaxed);
+        self.threads.store(plan.threads as u64, Ordering::Relaxed);
+    }
+
+    /// A unit is done that took so long.
+    pub(crate) fn add(&self, bytes: usize, spent: Spent) {
+        let add = |sum: &AtomicU64, more: u64| sum.fetch_add(more, Ordering::Relaxed);
+        add(&self.get_ns, spent.get.as_nanos() as u64);
+        add(&self.compute_ns, spent.compute.as_nanos() as u64);
+        add(&self.put_ns, spent.put.as_nanos() as u64);
+        add(&self.done_bytes, bytes as u64);
+    }
+}
+
+/// A step of the naive loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Getting a block, or waiting for it.
+    Get,
+    /// Computing.
+    Compute,
+    /// Putting a block, or waiting for that.
+    Put,
+}
+
+impl Step {
+    /// The step's name, as in statistics and traces.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Compute => "compute",
+            Self::Put => "put",
+        }
+    }
+}
+
+/// Input bytes per second that each step allows by itself: what it did, over
+/// its time, with as many at it as can be: every accelerator computes, every
+/// thread waits for transfers of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// Bytes per second by getting; `None` if that took no time.
+    pub get: Option<f64>,
+    /// Bytes per second by computing.
+    pub compute: Option<f64>,
+    /// Bytes per second by putting.
+    pub put: Option<f64>,
+}
+
+impl Rates {
+    fn new(bytes: u64, spent: Spent, accelerators: u64, threads: u64) -> Self {
+        let rate = |time: Duration, streams: u64| {
+            (!time.is_zero()).then(|| bytes as f64 * streams as f64 / time.as_secs_f64())
+        };
+        let all = accelerators * threads;
+        Self {
+            get: rate(spent.get, all),
+            compute: rate(spent.compute, accelerators),
+            put: rate(spent.put, all),
+        }
+    }
+
+    /// The step that bounds the run: the slowest.
+    #[must_use]
+    pub fn bottleneck(&self) -> Option<Step> {
+        let steps = [(self.get, Step::Get), (self.compute, Step::Compute), (self.put, Step::Put)];
+        let known = steps.into_iter().filter_map(|(rate, step)| Some((rate?, step)));
+        known.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, step)| step)
     }
 }
 
@@ -57,6 +161,15 @@ pub struct Stats {
     pub spent: Spent,
 }
 
+impl Stats {
+    /// How fast each step was.
+    #[must_use]
+    pub fn rates(&self) -> Rates {
+        let Plan { accelerators, threads, .. } = self.plan;
+        Rates::new(self.bytes_in, self.spent, accelerators as u64, threads as u64)
+    }
+}
+
 /// Time in each step, summed over all threads of all accelerators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
@@ -66,6 +179,17 @@ pub struct Spent {
     pub compute: Duration,
     /// From a put's start to its end.
     pub put: Duration,
+}
+
+impl Spent {
+    /// The time of one step.
+    pub(crate) fn of(&mut self, step: Step) -> &mut Duration {
+        match step {
+            Step::Get => &mut self.get,
+            Step::Compute => &mut self.compute,
+            Step::Put => &mut self.put,
+        }
+    }
 }
 
 impl AddAssign for Spent {

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 
 /// Of the whole file, and of a sample.
 fn entropies(file: &std::path::Path) -> Result<(f64, f64), Box<dyn Error>> {
-    let whole = Config::default().reduce(&mut CountBytes, file)?.part;
+    let whole = Config::default().reduce(&CountBytes, file)?.part;
 
     let input = Input::open(file)?;
     let len_bytes = input.len_bytes().ok_or("a pipe has no random places; name a file")?;

@@ -1,0 +1,238 @@
+//! What ran when, as Chrome trace events, which Perfetto and chrome://tracing
+//! draw: a process per accelerator, in it a row per thread and one of what its
+//! engine has in flight.
+//!
+//! Threads collect events in a buffer of fixed size each and write them out
+//! when it is full, so a trace takes memory that does not grow with the run.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use storage::{OutputError, SequentialWriter};
+
+use crate::gate::lock;
+use crate::stats::Step;
+
+/// Events a thread collects before they are written.
+const EVENTS_MAX: usize = 128;
+
+/// Bytes of an event as text, at most; more would only make the buffer grow.
+const EVENT_BYTES: usize = 192;
+
+/// Most memory that tracing takes for each thread, in bytes.
+pub(crate) const THREAD_BYTES: u64 = (EVENTS_MAX * (EVENT_BYTES + size_of::<Event>())) as u64;
+
+/// Where a run's events go.
+pub struct Trace {
+    start: Instant,
+    out: Mutex<Out>,
+}
+
+struct Out {
+    writer: SequentialWriter,
+    /// The first failure to write; nothing is written after it.
+    failed: Option<OutputError>,
+    is_first: bool,
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace").field("start", &self.start).finish_non_exhaustive()
+    }
+}
+
+/// One event of the format: <https://perfetto.dev/docs/getting-started/other-formats>.
+#[derive(Serialize)]
+struct Line<'a> {
+    name: &'a str,
+    ph: &'static str,
+    pid: usize,
+    tid: usize,
+    /// Microseconds since the start.
+    ts: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    args: Args<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Args<'a> {
+    Name { name: &'a str },
+    Unit { unit: u64, bytes: usize },
+    InFlight { transfers: u64 },
+}
+
+/// What happened, before it is written.
+#[derive(Clone, Copy)]
+struct Event {
+    from: Instant,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Step { step: Step, took: Duration, unit: u64, bytes: usize },
+    InFlight(u64),
+}
+
+impl Trace {
+    /// A trace that starts now and goes to `writer`.
+    #[must_use]
+    pub fn new(writer: SequentialWriter) -> Self {
+        let out = Out { writer, failed: None, is_first: true };
+        Self { start: Instant::now(), out: Mutex::new(out) }
+    }
+
+    /// Ends the list of events.
+    ///
+    /// # Errors
+    /// The first event that could not be written.
+    pub fn finish(self) -> Result<(), OutputError> {
+        let mut out = self.out.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match out.failed {
+            Some(error) => Err(error),
+            None => out.writer.write_all(if out.is_first { b"[]\n" } else { b"\n]\n" }),
+        }
+    }
+
+    fn write<'a>(&self, lines: impl Iterator<Item = Line<'a>>) {
+        let mut text = Vec::with_capacity(EVENTS_MAX * EVENT_BYTES);
+        let mut out = lock(&self.out);
+        for line in lines {
+            text.extend_from_slice(if out.is_first { b"[\n" } else { b",\n" });
+            out.is_first = false;
+            if let Err(error) = serde_json::to_writer(&mut text, &line) {
+                debug_assert!(false, "numbers and names are always written: {error}");
+            }
+        }
+        if out.failed.is_none() {
+            out.failed = out.writer.write_all(&text).err();
+        }
+    }
+}
+
+/// What the threads of one accelerator have in flight.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight(AtomicU64);
+
+/// The events of one thread. Writes what is left when it is dropped.
+pub(crate) struct Log<'t> {
+    /// `None`: nothing is traced.
+    trace: Option<&'t Trace>,
+    in_flight: &'t InFlight,
+    engine: &'static str,
+    accelerator: usize,
+    thread: usize,
+    events: Vec<Event>,
+}
+
+impl<'t> Log<'t> {
+    pub(crate) fn new(
+        trace: Option<&'t Trace>,
+        in_flight: &'t InFlight,
+        engine: &'static str,
+        (accelerator, thread): (usize, usize),
+    ) -> Self {
+        let room = if trace.is_some() { EVENTS_MAX } else { 0 };
+        let log = Self {
+            trace,
+            in_flight,
+            engine,
+            accelerator,
+            thread,
+            events: Vec::with_capacity(room),
+        };
+        log.names();
+        log
+    }
+
+    /// Names the rows.
+    fn names(&self) {
+        let Some(trace) = self.trace else { return };
+        let accelerator = format!("accelerator {}", self.accelerator);
+        let thread = format!("thread {}", self.thread);
+        let named = |name, tid, of| Line {
+            name,
+            ph: "M",
+            pid: self.accelerator,
+            tid,
+            ts: 0.0,
+            dur: None,
+            args: Args::Name { name: of },
+        };
+        trace.write(
+            [
+                named("process_name", self.thread, &accelerator),
+                named("thread_name", self.thread, &thread),
+            ]
+            .into_iter(),
+        );
+    }
+
+    /// A transfer starts: from now to its [`Log::ends`] it is in flight.
+    pub(crate) fn starts(&mut self) {
+        if self.trace.is_some() {
+            let transfers = self.in_flight.0.fetch_add(1, Ordering::Relaxed) + 1;
+            self.add(Event { from: Instant::now(), what: What::InFlight(transfers) });
+        }
+    }
+
+    /// A transfer has ended.
+    pub(crate) fn ends(&mut self) {
+        if self.trace.is_some() {
+            let transfers = self.in_flight.0.fetch_sub(1, Ordering::Relaxed) - 1;
+            self.add(Event { from: Instant::now(), what: What::InFlight(transfers) });
+        }
+    }
+
+    /// A step on a unit took from `from` to `until`.
+    pub(crate) fn step(
+        &mut self,
+        step: Step,
+        (from, until): (Instant, Instant),
+        (unit, bytes): (u64, usize),
+    ) {
+        if self.trace.is_some() {
+            self.add(Event { from, what: What::Step { step, took: until - from, unit, bytes } });
+        }
+    }
+
+    fn add(&mut self, event: Event) {
+        self.events.push(event);
+        if self.events.len() == EVENTS_MAX {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let Some(trace) = self.trace else { return };
+        let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
+        let (pid, tid) = (self.accelerator, self.thread);
+        trace.write(self.events.drain(..).map(|Event { from, what }| {
+            let ts = micros(from.saturating_duration_since(trace.start));
+            match what {
+                What::Step { step, took, unit, bytes } => {
+                    let (dur, args) = (Some(micros(took)), Args::Unit { unit, bytes });
+                    Line { name: step.name(), ph: "X", pid, tid, ts, dur, args }
+                }
+                What::InFlight(transfers) => {
+                    let args = Args::InFlight { transfers };
+                    Line { name: self.engine, ph: "C", pid, tid, ts, dur: None, args }
+                }
+            }
+        }));
+    }
+}
+
+impl Drop for Log<'_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests;
