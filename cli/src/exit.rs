@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use cellway::StreamError;
-use cellway::stream::PlanError;
+use cellway::stream::{JournalError, JournalErrorKind, PlanError};
 use clap::CommandFactory as _;
 use clap::error::ErrorKind;
 
@@ -40,11 +40,14 @@ impl Exit {
             "Exit codes:\n  \
              {done}    Done; also if the reader of standard output left early, where a\n       \
              transform ends without statistics\n  \
-             {failed}    Failed: a file, a disk, or what is in the input\n  \
-             {usage}    Wrong command line; nothing was touched\n  \
+             {failed}    Failed: a file, a disk, what is in the input, or a journal that\n       \
+             cannot be gone on from\n  \
+             {usage}    Wrong command line, or another than that of the journal;\n       \
+             nothing was touched\n  \
              {int}  Stopped by Ctrl-C (SIGINT); by SIGTERM {term}, by SIGHUP {}\n\n\
              After a failure or a signal an output file is as it was before, or whole if\n\
-             only the statistics could not be written.",
+             only the statistics could not be written. With --journal what was written\n\
+             stays in a hidden file beside it, for --resume.",
             Self::Signal(1).code()
         )
     }
@@ -120,8 +123,13 @@ fn is_usage(error: &anyhow::Error) -> bool {
         // What the file system refuses is no slip of the hand.
         Some(StreamError::Plan(PlanError::Direct { .. })) => false,
         Some(StreamError::Plan(_)) => true,
-        _ => error.is::<Usage>(),
+        _ => error.downcast_ref().is_some_and(is_wrong_journal) || error.is::<Usage>(),
     }
+}
+
+/// Whether a journal and the command line do not go together.
+fn is_wrong_journal(error: &JournalError) -> bool {
+    matches!(error.kind(), JournalErrorKind::OtherRun | JournalErrorKind::Unfit)
 }
 
 /// Whether the reader of standard output has gone. Outputs with a name have

@@ -29,7 +29,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Demo(demo::DemoArgs),
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     Kernels(kernels::KernelsArgs),
     Info(info::InfoArgs),
     Bench(bench::BenchArgs),

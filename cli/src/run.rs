@@ -1,5 +1,6 @@
 //! `cellway run`: one kernel over one file.
 
+mod journal;
 mod parameters;
 mod progress;
 mod stats;
@@ -27,6 +28,7 @@ use clap::builder::{
 use crate::exit::{self, Exit, Usage};
 use crate::size::Size;
 use crate::stdout::Stdout;
+use journal::{Begun, JournalArgs};
 use parameters::Parameters;
 use stats::{StatsFile, StatsJson};
 
@@ -69,6 +71,8 @@ pub(crate) struct RunArgs {
     verbose: bool,
     #[command(flatten)]
     parameters: Parameters,
+    #[command(flatten)]
+    journal: JournalArgs,
     #[command(flatten)]
     layout: Layout,
 }
@@ -238,6 +242,7 @@ impl RunArgs {
                     .into(),
             );
         }
+        self.journal.check()?;
         self.check_files()
     }
 
@@ -253,14 +258,21 @@ impl RunArgs {
         }
         let stats = self.stats.as_deref().filter(|stats| !is_stdout(stats));
         let trace = self.trace.as_deref();
+        let (journal, option) = self.journal.file().unzip();
+        let option = option.unwrap_or_default();
         for (written, by, kept, what) in [
+            (journal, option, Some(input), "INPUT"),
+            (journal, option, Some(output), "OUTPUT"),
+            (journal, option, key, "key file"),
+            (journal, option, stats, "statistics"),
             (stats, "--stats", Some(input), "INPUT"),
             (stats, "--stats", Some(output), "OUTPUT"),
             (stats, "--stats", key, "key file"),
             (trace, "--trace", Some(input), "INPUT"),
             (trace, "--trace", Some(output), "OUTPUT"),
             (trace, "--trace", key, "key file"),
-            (trace, "--trace", stats, "--stats FILE"),
+            (trace, "--trace", stats, "statistics"),
+            (trace, "--trace", journal, "journal"),
             (Some(output), "OUTPUT", key, "key file"),
         ] {
             if let (Some(written), Some(kept)) = (written, kept)
@@ -307,11 +319,8 @@ impl RunArgs {
         let kernel = Chain::new(first, last)?;
         let (stats_file, input) = self.open()?;
         let path = self.output.as_ref().expect("a run without the OUTPUT it needs was refused");
-        let plan = stream::plan(&kernel, &input, &self.layout.options())?;
-        let options = storage::Options { force: self.force, len_bytes: plan.output_bytes() };
-        let output = Output::create(path, &options)?;
-        let name = output.name().to_owned();
-        let streamed = self.stream(&kernel, &input, Some(&output));
+        let Some(mut begun) = self.begin(&kernel, &input)? else { return Ok(()) };
+        let streamed = self.stream(&kernel, &input, &mut begun);
         let outcome = match streamed {
             // Whoever read standard output has seen enough.
             // The run ended there: it has no statistics.
@@ -319,14 +328,18 @@ impl RunArgs {
             outcome => outcome?,
         };
         let streamed = Instant::now();
-        output.commit(self.sync)?;
+        let output = begun.output.expect("a run with an OUTPUT was begun with one");
+        let name = output.name().to_owned();
+        journal::resumable(&mut begun.journal, |_| Ok(output.commit(self.sync)?))?;
+        journal::done(begun.journal)?;
         self.conclude(stats_file, &input, Some(name), &outcome.stats, streamed.elapsed())
     }
 
     fn reduce<K: Finish>(&self, last: K) -> anyhow::Result<()> {
         let kernel = Chain::new(self.transforms(self.kernel.first.iter().copied())?, last)?;
         let (stats_file, input) = self.open()?;
-        let Outcome { part, stats } = self.stream(&kernel, &input, None)?;
+        let Some(mut begun) = self.begin(&kernel, &input)? else { return Ok(()) };
+        let Outcome { part, stats } = self.stream(&kernel, &input, &mut begun)?;
         let mut report = kernel
             .last()
             .finish(part)
@@ -342,6 +355,7 @@ impl RunArgs {
             written => written?,
         }
         drop(out);
+        journal::done(begun.journal)?;
         self.conclude(stats_file, &input, None, &stats, Duration::ZERO)
     }
 
@@ -351,15 +365,21 @@ impl RunArgs {
         Ok((file.map(StatsFile::create).transpose()?, input))
     }
 
+    /// `None` if a run to be resumed is complete.
+    fn begin<K: Kernel>(&self, kernel: &K, input: &Input) -> anyhow::Result<Option<Begun>> {
+        let (output, options) = (self.output.as_deref(), self.layout.options());
+        self.journal.begin((kernel, input), output, self.force, options)
+    }
+
     fn stream<K: Kernel>(
         &self,
         kernel: &K,
         input: &Input,
-        output: Option<&Output>,
+        begun: &mut Begun,
     ) -> anyhow::Result<Outcome<K::Part>> {
-        let options = self.layout.options();
+        let Begun { options, output, journal } = begun;
         if self.verbose {
-            let plan = stream::plan(kernel, input, &options)?;
+            let plan = stream::plan(kernel, input, options)?;
             let now = stream::rss_bytes().unwrap_or(0);
             exit::tell(&laid_out(kernel.name(), &plan, now + plan.memory_bytes));
         }
@@ -368,7 +388,12 @@ impl RunArgs {
             Some(file) => Progress::traced(Trace::new(file.sequential())),
             None => Progress::default(),
         };
-        let work = || stream::run(kernel, input, output, &options, &progress);
+        let output = output.as_ref();
+        let mut work = || {
+            journal::resumable(journal, |journal| {
+                stream::run_journaled(kernel, input, output, options, &progress, journal)
+            })
+        };
         // A bar would be drawn over the output.
         let quiet = output.is_some()
             && self.output.as_deref().is_some_and(is_stdout)
@@ -380,7 +405,7 @@ impl RunArgs {
             trace.finish()?;
             file.commit(false)?;
         }
-        Ok(outcome?)
+        outcome
     }
 }
 

@@ -20,6 +20,14 @@ pub(crate) fn remove_at_exit(folder: PathBuf) {
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder);
 }
 
+/// What to say besides at a signal.
+static LAST_WORDS: Mutex<Option<String>> = Mutex::new(None);
+
+/// From now on a signal ends with this advice.
+pub(crate) fn say_at_exit(words: Option<String>) {
+    *LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner) = words;
+}
+
 /// Starts the thread that waits for signals. One that was ignored from the
 /// start (`nohup`, a job in the background) stays so.
 pub(crate) fn handle() -> anyhow::Result<()> {
@@ -48,9 +56,9 @@ fn leave(signal: i32) {
     };
     // A terminal may show a progress bar on this line.
     let clear = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
-    exit::tell(&format!(
-        "{clear}cellway: stopped by {name}; an unfinished output file leaves nothing behind"
-    ));
+    let words = LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let words = words.unwrap_or_else(|| "an unfinished output file leaves nothing behind".into());
+    exit::tell(&format!("{clear}cellway: stopped by {name}; {words}"));
     std::process::exit(Exit::Signal(signal as u8).code().into());
 }
 

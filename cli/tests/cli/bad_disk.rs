@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::program::{EXE, Folder, Outcome, noise, skip};
 
 /// A shell script in which `$CELLWAY` is the program and `$1`.. are paths.
-fn shell(wrapper: &[&str], script: &str, paths: &[&Path]) -> Outcome {
+pub(crate) fn shell(wrapper: &[&str], script: &str, paths: &[&Path]) -> Outcome {
     let (first, wrapper) = wrapper.split_first().unwrap_or((&"env", &[]));
     let mut command = Command::new(first);
     command.args(wrapper).args(["sh", "-c", script, "sh"]).args(paths).env("CELLWAY", EXE);
@@ -16,7 +16,7 @@ fn shell(wrapper: &[&str], script: &str, paths: &[&Path]) -> Outcome {
 
 /// Runs a script with a file system of 1 MiB on `$1`, which is listed at the
 /// end: it must be empty. `None`, with SKIP said, where that cannot be made.
-fn on_small_disk(script: &str, folder: &Folder, input: &Path) -> Option<Outcome> {
+pub(crate) fn on_small_disk(script: &str, folder: &Folder, input: &Path) -> Option<Outcome> {
     let mount = format!(
         "mount -t tmpfs -o size=1m none \"$1\" || exit 99; {script}; code=$?; ls -A \"$1\"; exit $code"
     );

@@ -12,13 +12,16 @@ const RECORD_BYTES: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Aes128Ecb {
     cipher: Aes128,
+    /// Tells the key from another without showing it.
+    check: [u8; 32],
 }
 
 impl Aes128Ecb {
     /// Expands the key once; calls on single records stay cheap.
     #[must_use]
     pub fn new(key: [u8; 16]) -> Self {
-        Self { cipher: Aes128::new(&key.into()) }
+        let check = blake3::derive_key("cellway 2026 aes128-ecb key check", &key);
+        Self { cipher: Aes128::new(&key.into()), check }
     }
 }
 
@@ -66,6 +69,10 @@ impl Kernel for Aes128Ecb {
 
     fn merge(&self, _: &mut (), _: ()) -> Result<(), KernelError> {
         Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(self.check.to_vec())
     }
 }
 

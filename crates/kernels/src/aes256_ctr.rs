@@ -28,6 +28,8 @@ const FEW_BLOCKS: usize = 20;
 pub struct Aes256Ctr {
     cipher: Aes256,
     first: u128,
+    /// Tells key and iv from others without showing them.
+    check: [u8; 32],
 }
 
 impl Aes256Ctr {
@@ -35,7 +37,11 @@ impl Aes256Ctr {
     /// 2^128 - 1.
     #[must_use]
     pub fn new(key: &Key256, iv: Iv128) -> Self {
-        Self { cipher: Aes256::new(key.bytes().into()), first: iv.0 }
+        let mut both = [0; 48];
+        both[..32].copy_from_slice(key.bytes());
+        both[32..].copy_from_slice(&iv.0.to_be_bytes());
+        let check = blake3::derive_key("cellway 2026 aes256-ctr key and iv check", &both);
+        Self { cipher: Aes256::new(key.bytes().into()), first: iv.0, check }
     }
 
     fn apply(&self, position: u64, data: &mut [u8]) {
@@ -83,6 +89,10 @@ impl Kernel for Aes256Ctr {
 
     fn merge(&self, _: &mut (), _: ()) -> Result<(), KernelError> {
         Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(self.check.to_vec())
     }
 }
 

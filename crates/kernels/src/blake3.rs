@@ -12,7 +12,7 @@ use blake3::hazmat::{
     merge_subtrees_root,
 };
 use blake3::{CHUNK_LEN, Hasher};
-use stream::{Block, Cut, Effect, Kernel, KernelError, MergeOrder, Unit};
+use stream::{Block, Cut, Effect, Kernel, KernelError, MergeOrder, Saved, Unit, save_bytes};
 
 use crate::{Finish, Report};
 
@@ -142,6 +142,31 @@ impl Kernel for Blake3 {
         part.of_one_chunk = part.of_one_chunk.or(later.of_one_chunk);
         later.subtrees.into_iter().for_each(|subtree| part.push(subtree));
         Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(Vec::new())
+    }
+
+    fn save(&self, part: &Blake3Part, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        save_bytes(part.of_one_chunk.as_ref().map_or(&[], |hash| hash.as_slice()), out);
+        for Subtree { value, before, chunks } in &part.subtrees {
+            out.extend_from_slice(value);
+            out.extend_from_slice(&before.to_le_bytes());
+            out.extend_from_slice(&chunks.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<Blake3Part, KernelError> {
+        let mut saved = Saved::new(saved);
+        let hash = <[u8; 32]>::try_from(saved.bytes()?).ok().map(blake3::Hash::from_bytes);
+        let mut part = Blake3Part { subtrees: Vec::new(), of_one_chunk: hash };
+        while !saved.is_empty() {
+            let (value, before, chunks) = (saved.array()?, saved.u64()?, saved.u64()?);
+            part.subtrees.push(Subtree { value, before, chunks });
+        }
+        Ok(part)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use memchr::memchr;
-use stream::{Block, Cut, Effect, Kernel, KernelError, Unit};
+use stream::{Block, Cut, Effect, Kernel, KernelError, Saved, Unit, save_bytes};
 
 use crate::pattern::{Lines, Pattern, RECORD_BYTES_MAX};
 use crate::{Finish, Report};
@@ -131,6 +131,25 @@ impl Kernel for Count {
     fn merge(&self, part: &mut CountPart, later: CountPart) -> Result<(), KernelError> {
         part.count += later.count;
         Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        let mut all = Vec::new();
+        save_bytes(self.pattern.regex().as_str().as_bytes(), &mut all);
+        all.push(u8::from(self.counted == Counted::Lines));
+        all.extend_from_slice(&(self.record_bytes_max as u64).to_le_bytes());
+        Ok(all)
+    }
+
+    fn save(&self, part: &CountPart, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        out.extend_from_slice(&part.count.to_le_bytes());
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], accelerators: usize) -> Result<CountPart, KernelError> {
+        let mut saved = Saved::new(saved);
+        let part = CountPart { count: saved.u64()?, ..self.part(accelerators) };
+        saved.end().map(|()| part)
     }
 }
 

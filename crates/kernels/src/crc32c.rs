@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
-use stream::{Block, Effect, Kernel, KernelError, MergeOrder, Unit};
+use stream::{Block, Effect, Kernel, KernelError, MergeOrder, Saved, Unit};
 
 use crate::{Finish, Report};
 
@@ -71,6 +71,22 @@ impl Kernel for Crc32c {
     fn merge(&self, part: &mut Crc32cPart, later: Crc32cPart) -> Result<(), KernelError> {
         part.append(later);
         Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(Vec::new())
+    }
+
+    fn save(&self, part: &Crc32cPart, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        out.extend_from_slice(&part.crc.to_le_bytes());
+        out.extend_from_slice(&part.bytes.to_le_bytes());
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<Crc32cPart, KernelError> {
+        let mut saved = Saved::new(saved);
+        let part = Crc32cPart { crc: saved.u32()?, bytes: saved.u64()? };
+        saved.end().map(|()| part)
     }
 }
 

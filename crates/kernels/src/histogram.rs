@@ -5,7 +5,7 @@ mod bmp;
 
 use std::io::{self, Write};
 
-use stream::{Block, Body, Effect, Head, Kernel, KernelError, Unit};
+use stream::{Block, Body, Effect, Head, Kernel, KernelError, Saved, Unit};
 
 use crate::{Finish, Report};
 pub use bmp::BitmapRows;
@@ -137,6 +137,26 @@ impl Kernel for Histogram {
             }
         }
         Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(Vec::new())
+    }
+
+    fn save(&self, part: &HistogramPart, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        let mut settled = part.clone();
+        settled.settle();
+        let bins = settled.bins.iter().flatten();
+        out.extend(bins.flat_map(|count| count.to_le_bytes()));
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<HistogramPart, KernelError> {
+        let (mut saved, mut part) = (Saved::new(saved), HistogramPart::new());
+        for bin in part.bins.iter_mut().flatten() {
+            *bin = saved.u64()?;
+        }
+        saved.end().map(|()| part)
     }
 }
 

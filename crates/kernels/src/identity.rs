@@ -27,4 +27,8 @@ impl Kernel for Identity {
     fn merge(&self, _: &mut (), _: ()) -> Result<(), KernelError> {
         Ok(())
     }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(Vec::new())
+    }
 }

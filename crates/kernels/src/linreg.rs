@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::str::FromStr;
 
 use stream::{
-    Block, Body, Cut, EARLY_PARTS_MAX, Effect, Head, Kernel, KernelError, MergeOrder, Unit,
+    Block, Body, Cut, EARLY_PARTS_MAX, Effect, Head, Kernel, KernelError, MergeOrder, Saved, Unit,
 };
 
 use crate::{Finish, Report};
@@ -180,6 +180,27 @@ impl Kernel for LinReg {
 
     fn merge(&self, part: &mut LinRegPart, later: LinRegPart) -> Result<(), KernelError> {
         part.append(later.0)
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(vec![self.pair_type as u8])
+    }
+
+    fn save(&self, part: &LinRegPart, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        match &part.0 {
+            Collected::Integers(sums) => sums.save(out),
+            Collected::Floats(forest) => forest.save(out),
+        }
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<LinRegPart, KernelError> {
+        let mut saved = Saved::new(saved);
+        let collected = match self.pair_type.is_exact() {
+            true => Collected::Integers(Sums::load(&mut saved)?),
+            false => Collected::Floats(Forest::load(&mut saved)?),
+        };
+        saved.end().map(|()| LinRegPart(collected))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `replace`: each match of a regular expression by a text, as `sed s/../../g`.
 
 use regex::bytes::Match;
-use stream::{Block, Cut, Effect, Kernel, KernelError, Out, Unit};
+use stream::{Block, Cut, Effect, Kernel, KernelError, Out, Saved, Unit, save_bytes};
 
 use crate::pattern::{Lines, Pattern, RECORD_BYTES_MAX};
 
@@ -192,5 +192,22 @@ impl Kernel for Replace {
 
     fn merge(&self, _: &mut ReplacePart, _: ReplacePart) -> Result<(), KernelError> {
         Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        let mut all = Vec::new();
+        save_bytes(self.pattern.regex().as_str().as_bytes(), &mut all);
+        save_bytes(&self.text, &mut all);
+        all.extend_from_slice(&(self.record_bytes_max as u64).to_le_bytes());
+        Ok(all)
+    }
+
+    /// Nothing is carried from block to block.
+    fn save(&self, _: &ReplacePart, _: &mut Vec<u8>) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], accelerators: usize) -> Result<ReplacePart, KernelError> {
+        Saved::new(saved).end().map(|()| self.part(accelerators))
     }
 }

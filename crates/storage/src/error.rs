@@ -91,6 +91,8 @@ pub enum OutputErrorKind {
     BrokenPipe,
     /// Writing, syncing or naming it failed.
     Write,
+    /// What an earlier run wrote of it is gone, or is not what it was.
+    Lost,
 }
 
 /// Why an output cannot be written. Nothing of a file output remains, unless
@@ -161,7 +163,8 @@ fn at(offset: &Option<u64>) -> String {
 }
 
 /// A path as messages show it: on one line whatever it holds.
-pub(crate) fn shown(path: &Path) -> String {
+#[must_use]
+pub fn shown(path: &Path) -> String {
     let plain = path.display().to_string();
     if plain.is_empty() || plain.chars().any(char::is_control) {
         format!("{path:?}")

@@ -98,6 +98,16 @@ impl Input {
         (self.opened.dev(), self.opened.ino())
     }
 
+    /// When its content last changed before it was opened: seconds and
+    /// nanoseconds; zeros for what is no file.
+    #[must_use]
+    pub fn modified(&self) -> (i64, i64) {
+        match self.kind {
+            Kind::File => (self.opened.mtime(), self.opened.mtime_nsec()),
+            Kind::BlockDevice | Kind::Stream => (0, 0),
+        }
+    }
+
     /// A second descriptor that bypasses the page cache, tried with a read.
     pub fn open_direct(&self) -> Result<DirectFile, DirectRefused> {
         direct::open(&self.name, &self.file, self.kind, OFlags::RDONLY)

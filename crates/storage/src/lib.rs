@@ -11,7 +11,8 @@
 //! Both hand out plain descriptors; what moves the bytes is somebody else's.
 //! The rival to the file without a name is a hidden temporary file renamed at
 //! the end. It remains as the fallback for file systems that lack `O_TMPFILE`;
-//! a `SIGKILL` leaves that one behind.
+//! a `SIGKILL` leaves that one behind. A [`Partial`] is left behind on purpose: what
+//! goes on after a crash has to find it.
 //!
 //! ```
 //! use std::os::unix::fs::FileExt as _;
@@ -47,10 +48,10 @@ mod space;
 mod unfinished;
 
 pub use direct::{DirectFile, DirectRefused};
-pub use error::{InputError, InputErrorKind, OutputError, OutputErrorKind};
+pub use error::{InputError, InputErrorKind, OutputError, OutputErrorKind, shown};
 pub use input::Input;
-pub use name::same_file;
-pub use output::{Options, Output};
+pub use name::{same_file, same_place};
+pub use output::{Options, Output, Partial};
 pub use sequential::{SequentialReader, SequentialWriter};
 pub use space::free_bytes;
 pub use unfinished::{Halted, remove_unfinished};

@@ -94,6 +94,13 @@ pub fn same_file(a: &Path, b: &Path) -> bool {
     if let (Ok(a), Ok(b)) = (a.metadata(), b.metadata()) {
         return a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino());
     }
+    same_place(a, b)
+}
+
+/// Whether two names are one place: the same name in the same folder, whatever
+/// is there, after all symbolic links.
+#[must_use]
+pub fn same_place(a: &Path, b: &Path) -> bool {
     // What cannot be resolved cannot be written either, and says so then.
     let place = |path: &Path| {
         let Name { dir, name, .. } = Name::resolve("", path).ok()?;

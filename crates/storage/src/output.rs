@@ -248,5 +248,8 @@ fn cannot_open(name: &str, error: &io::Error) -> OutputError {
     }
 }
 
+mod partial;
 #[cfg(test)]
 mod tests;
+
+pub use partial::Partial;

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, renameat, renameat_with};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, renameat, renameat_with, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::name::Name;
@@ -68,8 +70,12 @@ pub(crate) fn publish(
 fn rename_to_free(hidden: &Hidden, name: &Name) -> rustix::io::Result<()> {
     let (dir, from, to) = (&*name.dir, hidden.name(), &name.name);
     match renameat_with(dir, from, dir, to, RenameFlags::NOREPLACE) {
-        // The hidden name goes when `hidden` does.
-        Err(Errno::INVAL | Errno::NOSYS) => linkat(dir, from, dir, to, AtFlags::empty()),
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            linkat(dir, from, dir, to, AtFlags::empty())?;
+            // If it stays, it goes when `hidden` does, unless that is kept.
+            let _ = unlinkat(dir, from, AtFlags::empty());
+            Ok(())
+        }
         result => result,
     }
 }

@@ -1,6 +1,6 @@
 //! Which temporary files have a name, so that a signal can take them away.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,6 +81,11 @@ impl List {
 }
 
 impl Hidden {
+    /// One that stays when it is dropped, and whatever signal comes.
+    pub(crate) fn kept(dir: &Arc<OwnedFd>, name: &OsStr) -> Self {
+        Self(Arc::new(Entry { dir: Arc::clone(dir), name: name.to_owned() }))
+    }
+
     pub(crate) fn name(&self) -> &OsString {
         &self.0.name
     }
@@ -102,12 +107,23 @@ impl Entry {
     }
 }
 
+/// What stands before a hidden name's digits.
+const MARK: &str = ".cellway-";
+
+/// Whether a name is one that [`hidden_name`] gives.
+pub(crate) fn is_hidden_name(name: &OsStr) -> bool {
+    let parts = name.to_str().and_then(|name| name.strip_prefix('.')?.rsplit_once(MARK));
+    parts.is_some_and(|(own_name, digits)| {
+        !own_name.contains('/') && digits.len() == 16 && u64::from_str_radix(digits, 16).is_ok()
+    })
+}
+
 /// `.NAME.cellway-` and 16 random hex digits.
-fn hidden_name(own_name: &OsString) -> OsString {
+pub(crate) fn hidden_name(own_name: &OsString) -> OsString {
     let own_name = own_name.to_string_lossy();
     let own_name = &own_name[..own_name.floor_char_boundary(OWN_NAME_BYTES_MAX)];
     let random = RandomState::new().hash_one(std::process::id());
-    format!(".{own_name}.cellway-{random:016x}").into()
+    format!(".{own_name}{MARK}{random:016x}").into()
 }
 
 /// Whether somebody holds the list.

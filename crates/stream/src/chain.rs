@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use crate::kernel::{Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, Unit};
+use crate::saved::save_bytes;
 
 /// A transform of any kind, as the first ones of a [`Chain`].
 pub type Transform = Box<dyn Kernel<Part = (), Header = ()>>;
@@ -183,6 +184,23 @@ impl<L: Kernel> Kernel for Chain<L> {
 
     fn merge(&self, part: &mut L::Part, later: L::Part) -> Result<(), KernelError> {
         self.last.merge(part, later)
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        let mut all = Vec::new();
+        for kernel in &self.first {
+            save_bytes(&kernel.parameters()?, &mut all);
+        }
+        save_bytes(&self.last.parameters()?, &mut all);
+        Ok(all)
+    }
+
+    fn save(&self, part: &L::Part, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        self.last.save(part, out)
+    }
+
+    fn load(&self, saved: &[u8], accelerators: usize) -> Result<L::Part, KernelError> {
+        self.last.load(saved, accelerators)
     }
 }
 

@@ -3,10 +3,12 @@
 use accel::{RunError, TransferError, TransferFault};
 use storage::{InputError, OutputError};
 
+use crate::journal::JournalError;
 use crate::kernel::KernelError;
 use crate::plan::PlanError;
 
-/// Why a run ended without its result. Nothing of a file output remains.
+/// Why a run ended without its result. Nothing of a file output remains,
+/// unless it is one that a journal tells of.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     /// The input cannot be read, or changed meanwhile.
@@ -26,6 +28,9 @@ pub enum StreamError {
     /// The options contradict each other or do not fit.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The journal cannot be kept, or is of another run.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// The accelerators could not run.
     #[error(transparent)]
     Run(#[from] RunError),

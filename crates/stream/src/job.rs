@@ -11,6 +11,7 @@ use storage::{Input, InputError};
 use crate::error::{Failure, StreamError, as_io};
 use crate::gate::lock;
 use crate::kernel::{Block, Body, Kernel, Out, OutState, Unit};
+use crate::leases::Lease;
 use crate::merge::Parts;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Piece, Plan};
 use crate::sink::{ROOM_FROM, Sink};
@@ -38,16 +39,18 @@ impl Watch<'_> {
 
 /// Everything the threads of a run share.
 pub(crate) struct Job<'j, K: Kernel> {
-    kernel: &'j K,
-    plan: &'j Plan,
+    pub(crate) kernel: &'j K,
+    pub(crate) plan: &'j Plan,
     body: &'j Body<K::Header>,
-    input: &'j Input,
+    pub(crate) input: &'j Input,
     source: Source,
     pub(crate) sink: Option<Sink<'j>>,
-    parts: Parts<K::Part>,
-    progress: &'j Progress,
+    pub(crate) parts: Parts<K::Part>,
+    pub(crate) progress: &'j Progress,
     /// By accelerator.
     in_flight: Vec<InFlight>,
+    /// How long units are taken; `None`: to the input's end.
+    pub(crate) lease: Option<Lease>,
     failure: Mutex<Option<Failure>>,
     failed: AtomicBool,
 }
@@ -72,6 +75,7 @@ impl<'j, K: Kernel> Job<'j, K> {
             parts: Parts::new(kernel, plan.accelerators),
             progress,
             in_flight: (0..plan.accelerators).map(|_| InFlight::default()).collect(),
+            lease: None,
             failure: Mutex::new(None),
             failed: AtomicBool::new(false),
         }
@@ -109,6 +113,25 @@ impl<'j, K: Kernel> Job<'j, K> {
         let mut all = Tally::default();
         tallies.into_iter().for_each(|tally| all += tally);
         Ok(all)
+    }
+
+    /// Units that were taken, or as many as there are; a stream does not tell.
+    pub(crate) fn taken(&self) -> u64 {
+        match &self.source {
+            Source::Offsets { next, .. } => next.load(Ordering::Relaxed),
+            Source::Stream(_) => u64::MAX,
+        }
+    }
+
+    /// The next unit to be taken is `unit`.
+    pub(crate) fn take_from(&self, unit: u64) {
+        if let Source::Offsets { next, .. } = &self.source {
+            next.store(unit, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 
     /// Says what failed, or merges the parts of an input that is still the same.
@@ -179,6 +202,9 @@ impl<'j, K: Kernel> Job<'j, K> {
         }
         let (region, piece) = match &self.source {
             Source::Offsets { region, next } => {
+                if self.lease.is_some_and(|lease| lease.is_over(next.load(Ordering::Relaxed))) {
+                    return Ok((buf, None));
+                }
                 match self.plan.piece(next.fetch_add(1, Ordering::Relaxed)) {
                     Some(piece) => (region, piece),
                     None => return Ok((buf, None)),

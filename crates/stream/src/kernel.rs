@@ -285,6 +285,32 @@ pub trait Kernel: Send + Sync {
     /// Merges `later` into `part`; with [`MergeOrder::ByUnit`] `later` covers
     /// the bytes right after those of `part`.
     fn merge(&self, part: &mut Self::Part, later: Self::Part) -> Result<(), KernelError>;
+
+    /// What must be the same, besides the name, for a run to be resumed: the
+    /// kernel's parameters as bytes of its own choice. They are kept in a file:
+    /// of a secret give a value that only checks it. The default cannot be resumed.
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Err(not_saved(self.name()))
+    }
+
+    /// Appends what [`Kernel::load`] makes the same part of. The default knows
+    /// parts of no bytes, as those of transforms.
+    fn save(&self, _part: &Self::Part, _out: &mut Vec<u8>) -> Result<(), KernelError> {
+        if size_of::<Self::Part>() == 0 { Ok(()) } else { Err(not_saved(self.name())) }
+    }
+
+    /// The part that was saved, perhaps on another number of accelerators.
+    fn load(&self, saved: &[u8], accelerators: usize) -> Result<Self::Part, KernelError> {
+        match saved.is_empty() && size_of::<Self::Part>() == 0 {
+            true => Ok(self.part(accelerators)),
+            false => Err(not_saved(self.name())),
+        }
+    }
+}
+
+fn not_saved(name: &str) -> KernelError {
+    let what = format!("{name} cannot be resumed: it does not save what it has found");
+    KernelError::new(what, "run it without a journal")
 }
 
 impl<K: Kernel + ?Sized> Kernel for Box<K> {
@@ -330,5 +356,17 @@ impl<K: Kernel + ?Sized> Kernel for Box<K> {
 
     fn merge(&self, part: &mut K::Part, later: K::Part) -> Result<(), KernelError> {
         (**self).merge(part, later)
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        (**self).parameters()
+    }
+
+    fn save(&self, part: &K::Part, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        (**self).save(part, out)
+    }
+
+    fn load(&self, saved: &[u8], accelerators: usize) -> Result<K::Part, KernelError> {
+        (**self).load(saved, accelerators)
     }
 }

@@ -46,12 +46,15 @@ mod chain;
 mod error;
 mod gate;
 mod job;
+mod journal;
 mod kernel;
+mod leases;
 mod memory;
 mod merge;
 mod paths;
 mod plan;
 mod run;
+mod saved;
 mod sink;
 mod source;
 mod stats;
@@ -59,6 +62,7 @@ mod trace;
 
 pub use chain::{Chain, Transform};
 pub use error::StreamError;
+pub use journal::{Journal, JournalError, JournalErrorKind};
 pub use kernel::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,
 };
@@ -66,6 +70,7 @@ pub use memory::{peak_rss_bytes, rss_bytes};
 pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;
 pub use plan::{Options, Plan, PlanError};
-pub use run::{plan, run};
+pub use run::{plan, run, run_journaled};
+pub use saved::{Saved, save_bytes};
 pub use stats::{Outcome, Progress, Rates, Spent, Stats, Step};
 pub use trace::Trace;

@@ -69,6 +69,46 @@ impl<P> Parts<P> {
         }
     }
 
+    /// Takes the part of all units before `unit`.
+    pub(crate) fn start_from(&mut self, unit: u64, part: P) {
+        match self {
+            Self::Any(parts) => {
+                if let Some(first) = parts.first_mut() {
+                    *first = Mutex::new(part);
+                }
+            }
+            Self::ByUnit(in_order) => {
+                let state = in_order.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+                (state.part, state.next) = (part, unit);
+                in_order.gate.open_until(unit);
+            }
+        }
+    }
+
+    /// Puts what there is together; more may be added afterwards.
+    pub(crate) fn settle<K: Kernel<Part = P>>(
+        &mut self,
+        kernel: &K,
+        accelerators: usize,
+    ) -> Result<&P, KernelError> {
+        let inner = |part| Mutex::get_mut(part).unwrap_or_else(PoisonError::into_inner);
+        match self {
+            Self::Any(parts) => {
+                let (first, others) = parts.split_first_mut().expect("a run has an accelerator");
+                let first = inner(first);
+                for other in others {
+                    let other = std::mem::replace(inner(other), kernel.part(accelerators));
+                    kernel.merge(first, other)?;
+                }
+                Ok(first)
+            }
+            Self::ByUnit(in_order) => {
+                let state = in_order.state.get_mut();
+                Ok(&state.unwrap_or_else(PoisonError::into_inner).part)
+            }
+        }
+    }
+
     /// The whole input's part.
     pub(crate) fn end<K: Kernel<Part = P>>(self, kernel: &K) -> Result<P, KernelError> {
         let parts = match self {

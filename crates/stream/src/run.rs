@@ -7,7 +7,9 @@ use storage::{Input, Kind, Output};
 
 use crate::error::StreamError;
 use crate::job::Job;
+use crate::journal::Journal;
 use crate::kernel::{Body, Head, Kernel, MergeOrder};
+use crate::leases;
 use crate::memory::{peak_rss_bytes, rss_bytes};
 use crate::merge::{EARLY_PARTS_MAX, merge_order};
 use crate::paths::Path;
@@ -95,6 +97,26 @@ pub fn run<K: Kernel>(
     options: &Options,
     progress: &Progress,
 ) -> Result<Outcome<K::Part>, StreamError> {
+    run_journaled(kernel, input, output, options, progress, None)
+}
+
+/// As [`run`]; a journal that is new, or that [`Journal::check`] found to be
+/// this run's, is gone on with, and told every while how far the run has come.
+/// The caller removes it once the result is out.
+///
+/// # Errors
+/// Those of [`run`], and where the journal cannot be written.
+///
+/// # Panics
+/// A panic of the kernel is passed on.
+pub fn run_journaled<K: Kernel>(
+    kernel: &K,
+    input: &Input,
+    output: Option<&Output>,
+    options: &Options,
+    progress: &Progress,
+    journal: Option<&mut Journal>,
+) -> Result<Outcome<K::Part>, StreamError> {
     let rss_before = rss_bytes().unwrap_or(0);
     let (mut plan, body, path) = layout(kernel, input, options)?;
     if progress.trace.is_some() {
@@ -105,9 +127,12 @@ pub fn run<K: Kernel>(
     }
     let sink = output.map(|output| Sink::open(output, &plan, options.direct)).transpose()?;
     let source = Source::of(input, &path, &plan);
-    let job = Job::new(kernel, &plan, &body, input, source, sink, progress);
+    let mut job = Job::new(kernel, &plan, &body, input, source, sink, progress);
     let started = Instant::now();
-    let tally = job.stream(options)?;
+    let tally = match journal {
+        Some(journal) => leases::stream(&mut job, options, journal)?,
+        None => job.stream(options)?,
+    };
     let elapsed = started.elapsed();
     let output_path = job.sink.as_ref().map(|sink| sink.why.clone());
     let part = job.end()?;

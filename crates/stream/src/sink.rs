@@ -125,6 +125,35 @@ impl<'o> Sink<'o> {
         cx.put(buf, main.at(at), Tag::new(0)).await.map_err(|error| self.failed(&error))
     }
 
+    /// Goes on with an output of which `len_bytes` bytes are written, and all of
+    /// the units before `unit`.
+    pub(crate) fn start_from(&mut self, unit: u64, len_bytes: u64) -> Result<(), OutputError> {
+        use std::os::unix::fs::FileExt as _;
+        self.gate.open_until(unit);
+        let Way::Offsets { align_bytes, .. } = &self.way else { return Ok(()) };
+        let odd = len_bytes % align_bytes;
+        let (offset, mut rest) = (len_bytes - odd, vec![0; odd as usize]);
+        let read = self.output.file().read_exact_at(&mut rest, offset);
+        read.map_err(|error| OutputError::write(self.output.name(), offset, &error))?;
+        self.end = Mutex::new(End { offset, rest });
+        Ok(())
+    }
+
+    /// Brings all that was put or appended to the disk, what is left over too,
+    /// which the next block brings again. Bytes that were appended.
+    pub(crate) fn settle(&self) -> Result<u64, OutputError> {
+        use std::os::unix::fs::FileExt as _;
+        let (file, end) = (self.output.file(), lock(&self.end));
+        let written = file.write_all_at(&end.rest, end.offset).and_then(|()| file.sync_data());
+        written.map_err(|error| OutputError::write(self.output.name(), end.offset, &error))?;
+        Ok(end.offset + end.rest.len() as u64)
+    }
+
+    /// Device and inode of the output.
+    pub(crate) fn identity(&self) -> Result<(u64, u64), OutputError> {
+        crate::leases::identity(self.output)
+    }
+
     /// Writes what is left once all units were appended. Bytes in all.
     pub(crate) fn finish(&self) -> Result<u64, OutputError> {
         use std::os::unix::fs::FileExt as _;

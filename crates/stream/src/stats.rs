@@ -40,6 +40,10 @@ impl Progress {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn start_at(&self, done_bytes: u64) {
+        self.done_bytes.store(done_bytes, Ordering::Relaxed);
+    }
+
     /// How fast each step has been so far.
     #[must_use]
     pub fn rates(&self) -> Rates {

@@ -4,6 +4,8 @@
 //! formula, pairwise: rounding depends on which are merged first, so that is
 //! decided by their numbers in the input and not by how it was cut.
 
+use stream::{KernelError, Saved};
+
 use super::{LinRegReport, Spread};
 
 /// Means, squared deviations from them, and bounds.
@@ -38,6 +40,29 @@ impl Moments {
         self.least = both(self.least, later.least, f64::min);
         self.greatest = both(self.greatest, later.greatest, f64::max);
         self.n += later.n;
+    }
+
+    /// Bit by bit: rounding goes on as if nothing had happened.
+    fn save(&self, out: &mut Vec<u8>) {
+        let Self { n, mean, xx, xy, yy, least, greatest } = self;
+        out.extend_from_slice(&n.to_le_bytes());
+        for figures in [&mean[..], &[*xx, *xy, *yy], least, greatest] {
+            out.extend(figures.iter().flat_map(|figure| figure.to_le_bytes()));
+        }
+    }
+
+    fn load(saved: &mut Saved<'_>) -> Result<Self, KernelError> {
+        let n = saved.u64()?;
+        let mut figure = || saved.f64();
+        Ok(Self {
+            n,
+            mean: [figure()?, figure()?],
+            xx: figure()?,
+            xy: figure()?,
+            yy: figure()?,
+            least: [figure()?, figure()?],
+            greatest: [figure()?, figure()?],
+        })
     }
 
     pub(super) fn fit(&self) -> LinRegReport {
@@ -89,6 +114,23 @@ impl Forest {
             tree = Tree { level: left.level + 1, index: left.index / 2, moments };
         }
         self.0.push(tree);
+    }
+
+    pub(super) fn save(&self, out: &mut Vec<u8>) {
+        for Tree { level, index, moments } in &self.0 {
+            out.extend_from_slice(&level.to_le_bytes());
+            out.extend_from_slice(&index.to_le_bytes());
+            moments.save(out);
+        }
+    }
+
+    pub(super) fn load(saved: &mut Saved<'_>) -> Result<Self, KernelError> {
+        let mut trees = Vec::new();
+        while !saved.is_empty() {
+            let (level, index) = (saved.u32()?, saved.u64()?);
+            trees.push(Tree { level, index, moments: Moments::load(saved)? });
+        }
+        Ok(Self(trees))
     }
 
     /// The moments of all of them.

@@ -1,7 +1,7 @@
 //! Exact sums of integer pairs. The inner loops add up in 32-bit lanes, so
 //! that they vectorize, over as many pairs as cannot overflow them.
 
-use stream::KernelError;
+use stream::{KernelError, Saved};
 
 use super::{LinRegReport, Spread};
 
@@ -24,6 +24,19 @@ impl Sums {
         self.xx += more.xx;
         self.xy += more.xy;
         self.yy += more.yy;
+    }
+
+    pub(super) fn save(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.n.to_le_bytes());
+        for sum in [self.x, self.y, self.xx, self.xy, self.yy] {
+            out.extend_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    pub(super) fn load(saved: &mut Saved<'_>) -> Result<Self, KernelError> {
+        let n = saved.u64()?;
+        let mut sum = || saved.array().map(i128::from_le_bytes);
+        Ok(Self { n, x: sum()?, y: sum()?, xx: sum()?, xy: sum()?, yy: sum()? })
     }
 
     /// The line; differences are taken exactly and rounded only then.

@@ -71,6 +71,9 @@ pub(crate) fn run_in_room<K: Kernel>(
     let (mut room, mut made) = (vec![0; room_bytes], Vec::new());
     let mut parts: Vec<_> = (0..plan.parts).map(|_| kernel.part(plan.parts)).collect();
     for (index, at) in (start..end).step_by(block_bytes).enumerate() {
+        if index.is_power_of_two() {
+            parts = reloaded(kernel, parts, plan.parts)?;
+        }
         let next = (at + block_bytes).min(end);
         let before = &mut input[at.saturating_sub(cut.before_bytes).max(start)..at].to_vec();
         let after = &mut input[next..(next + cut.after_bytes).min(end)].to_vec();
@@ -115,6 +118,31 @@ pub(crate) fn run_in_room<K: Kernel>(
         }
     }
     Ok((output, merged))
+}
+
+/// The parts as they come back after a crash; the same ones of a kernel that
+/// cannot be resumed.
+fn reloaded<K: Kernel>(
+    kernel: &K,
+    parts: Vec<K::Part>,
+    accelerators: usize,
+) -> Result<Vec<K::Part>, KernelError> {
+    if kernel.parameters().is_err() {
+        return Ok(parts);
+    }
+    let reload = |part: K::Part| {
+        let (mut saved, mut again) = (Vec::new(), Vec::new());
+        kernel.save(&part, &mut saved)?;
+        let part = kernel.load(&saved, accelerators)?;
+        kernel.save(&part, &mut again)?;
+        assert!(saved == again, "{} loads another part than it saved", kernel.name());
+        for len in 0..saved.len().min(200) {
+            // Perhaps another part, but no panic.
+            let _ = kernel.load(&saved[..len], accelerators);
+        }
+        Ok(part)
+    };
+    parts.into_iter().map(reload).collect()
 }
 
 /// The output of a transform or rewrite.

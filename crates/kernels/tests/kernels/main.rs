@@ -10,6 +10,7 @@ mod driver;
 mod histogram;
 mod linreg;
 mod replace;
+mod resume;
 mod wordcount;
 
 use cellway_kernels::{

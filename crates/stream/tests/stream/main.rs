@@ -8,5 +8,6 @@ mod memory;
 mod pipes;
 mod probe;
 mod results;
+mod resume;
 mod rewrites;
 mod setting;

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use cellway_stream::{Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Unit};
+use cellway_stream::{
+    Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Saved, Unit,
+};
 
 /// The byte that stands `offset` bytes into the input `seed`.
 pub(crate) fn byte_at(seed: u64, offset: u64) -> u8 {
@@ -145,5 +147,28 @@ impl Kernel for Probe {
         }
         part.extend(later);
         Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok([self.seed, self.cut.align_bytes as u64].map(u64::to_le_bytes).concat())
+    }
+
+    fn save(&self, part: &Vec<Seen>, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        for Seen { index, offset, len, hash } in part {
+            for number in [*index, *offset, *len as u64, *hash] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<Vec<Seen>, KernelError> {
+        let (mut saved, mut part) = (Saved::new(saved), Vec::new());
+        while !saved.is_empty() {
+            let (index, offset) = (saved.u64()?, saved.u64()?);
+            let (len, hash) = (saved.u64()? as usize, saved.u64()?);
+            part.push(Seen { index, offset, len, hash });
+        }
+        Ok(part)
     }
 }

@@ -3,17 +3,19 @@
 use std::num::Wrapping;
 
 use accel::{EngineChoice, Faults};
-use cellway_stream::{Block, Cut, Direct, Effect, Kernel, KernelError, Options, StreamError, Unit};
+use cellway_stream::{
+    Block, Cut, Direct, Effect, Kernel, KernelError, Options, Saved, StreamError, Unit,
+};
 use proptest::prelude::*;
 
 use crate::probe::content;
 use crate::setting::{Disk, From, Setting, To, fd_path, has_direct, has_uring, names};
 
 /// Repeats each byte as often as its value says, up to `repeats_max` times.
-struct Repeat {
-    repeats_max: u16,
+pub(crate) struct Repeat {
+    pub(crate) repeats_max: u16,
     /// The offset of a unit that is refused.
-    refused: Option<u64>,
+    pub(crate) refused: Option<u64>,
 }
 
 impl Repeat {
@@ -21,7 +23,7 @@ impl Repeat {
         (u16::from(byte) % (self.repeats_max + 1)).into()
     }
 
-    fn plain(&self, input: &[u8]) -> Vec<u8> {
+    pub(crate) fn plain(&self, input: &[u8]) -> Vec<u8> {
         input.iter().flat_map(|byte| std::iter::repeat_n(*byte, self.times(*byte))).collect()
     }
 }
@@ -70,6 +72,19 @@ impl Kernel for Repeat {
     fn merge(&self, part: &mut Wrapping<u64>, later: Wrapping<u64>) -> Result<(), KernelError> {
         *part += later;
         Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(self.repeats_max.to_le_bytes().to_vec())
+    }
+
+    fn save(&self, part: &Wrapping<u64>, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        out.extend_from_slice(&part.0.to_le_bytes());
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<Wrapping<u64>, KernelError> {
+        Saved::new(saved).u64().map(Wrapping)
     }
 }
 
