@@ -191,7 +191,7 @@ mod tests {
             ),
             (
                 "cellway run crc32c",
-                "the following required arguments were not provided: <INPUT>; \
+                "the following required arguments were not provided: <INPUT>...; \
                  try 'cellway run --help'",
             ),
             (

@@ -1,19 +1,19 @@
-//! `cellway run`: one kernel over one file.
+//! `cellway run`: one kernel over one file, or over many.
 
 mod journal;
+mod kernels;
+mod many;
 mod parameters;
 mod progress;
 mod stats;
 
-use std::ffi::OsStr;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cellway::accel::EngineChoice;
 use cellway::kernels::{
-    Aes128Ecb, Aes256Ctr, Blake3, CATALOGUE, Crc32c, Entry, Finish, Histogram, Identity, LinReg,
-    Report as _,
+    Aes128Ecb, Aes256Ctr, Blake3, Crc32c, Entry, Finish, Histogram, Identity, LinReg, Report as _,
 };
 use cellway::storage::{self, Input, Output};
 use cellway::stream::{self, Chain, Direct, Outcome, Plan, Progress, Stats, Trace, Transform};
@@ -22,20 +22,22 @@ use cellway_bench::Format;
 use cellway_bench::args::parse_bytes;
 use clap::Args;
 use clap::builder::{
-    PossibleValue, PossibleValuesParser, RangedI64ValueParser, TypedValueParser, ValueParser,
+    PossibleValuesParser, RangedI64ValueParser, TypedValueParser as _, ValueParser,
 };
 
 use crate::exit::{self, Exit, Usage};
 use crate::size::Size;
 use crate::stdout::Stdout;
 use journal::{Begun, JournalArgs};
+use kernels::{Kernels, KernelsParser};
 use parameters::Parameters;
-use stats::{StatsFile, StatsJson};
+use stats::{Files, StatsFile, StatsJson};
 
-/// Stream a file through a kernel
+/// Stream files through a kernel
 ///
-/// A transform or rewrite writes OUTPUT, which appears whole under its name or not at
-/// all. A reduction prints its result on standard output and takes no OUTPUT.
+/// A transform or rewrite takes INPUT and OUTPUT, which appears whole under its name
+/// or not at all; with --out-dir any number of INPUTs. A reduction prints its result
+/// over all INPUTs, in their order, on standard output.
 #[derive(Args, Debug)]
 #[command(after_help = Exit::help())]
 pub(crate) struct RunArgs {
@@ -43,10 +45,19 @@ pub(crate) struct RunArgs {
     /// the same parameters
     #[arg(value_parser = KernelsParser)]
     kernel: Kernels,
-    /// File, device or pipe to read; `-` is standard input
-    input: PathBuf,
-    /// File, device or pipe to write (not for reductions); `-` is standard output
-    output: Option<PathBuf>,
+    /// Files, devices or pipes to read; `-` is standard input. For a transform or
+    /// rewrite without --out-dir: INPUT and OUTPUT, where `-` is standard output
+    #[arg(required = true, value_name = "INPUT")]
+    files: Vec<PathBuf>,
+    /// Write the output for each INPUT to DIR, which is made if it is missing,
+    /// under the INPUT's name; for a file found in a directory under the path
+    /// from there
+    #[arg(long, value_name = "DIR")]
+    out_dir: Option<PathBuf>,
+    /// Read all files in an INPUT that is a directory, and below, sorted by the
+    /// bytes of their paths; links and devices in it are passed over
+    #[arg(short, long)]
+    recursive: bool,
     /// Replace OUTPUT if it exists, even if it is INPUT; the old file stays
     /// until the new one is whole
     #[arg(short, long)]
@@ -123,58 +134,6 @@ fn at_least_one() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..)
 }
 
-/// The kernels that each block goes through.
-#[derive(Clone, Debug)]
-struct Kernels {
-    first: Vec<&'static Entry>,
-    last: &'static Entry,
-}
-
-impl Kernels {
-    fn all(&self) -> impl Iterator<Item = &'static Entry> {
-        self.first.iter().copied().chain([self.last])
-    }
-
-    /// As on the command line.
-    fn name(&self) -> String {
-        self.all().map(|kernel| kernel.name).collect::<Vec<_>>().join(",")
-    }
-}
-
-/// Reads kernels' names, parted by commas.
-#[derive(Clone)]
-struct KernelsParser;
-
-fn kernel_names() -> impl Iterator<Item = PossibleValue> {
-    CATALOGUE.iter().map(|kernel| PossibleValue::new(kernel.name).help(kernel.about))
-}
-
-impl TypedValueParser for KernelsParser {
-    type Value = Kernels;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        argument: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<Kernels, clap::Error> {
-        let find = |name: String| CATALOGUE.iter().find(|kernel| kernel.name == name);
-        let names = PossibleValuesParser::new(kernel_names());
-        let one = names.try_map(move |name| find(name).ok_or("no such kernel"));
-        let part = |name: &OsStr| one.parse_ref(command, argument, name);
-        let (first, last) = match value.to_str().and_then(|text| text.rsplit_once(',')) {
-            Some((first, last)) => (Some(first), OsStr::new(last)),
-            None => (None, value),
-        };
-        let first = first.into_iter().flat_map(|first| first.split(',').map(OsStr::new));
-        Ok(Kernels { first: first.map(part).collect::<Result<_, _>>()?, last: part(last)? })
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(kernel_names()))
-    }
-}
-
 fn one_of<T>(names: &'static [&'static str]) -> ValueParser
 where
     T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
@@ -183,23 +142,40 @@ where
 }
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
-    args.check()?;
+    let places = args.check()?;
+    let run = Run { args, places };
     let parameters = &args.parameters;
     let first = args.kernel.first.iter().copied();
     match args.kernel.last.name {
-        "blake3" => args.reduce(Blake3::new()),
-        "count" => args.reduce(parameters.count()?),
-        "crc32c" => args.reduce(Crc32c::new()),
-        "histogram" => args.reduce(Histogram),
-        "linreg" => args.reduce(LinReg::new(parameters.pair_type()?)),
-        "replace" => args.write(args.transforms(first)?, parameters.replace()?),
-        "wordcount" => args.reduce(parameters.word_count()),
+        "blake3" => run.reduce(Blake3::new()),
+        "count" => run.reduce(parameters.count()?),
+        "crc32c" => run.reduce(Crc32c::new()),
+        "histogram" => run.reduce(Histogram),
+        "linreg" => run.reduce(LinReg::new(parameters.pair_type()?)),
+        "replace" => run.write(args.transforms(first)?, parameters.replace()?),
+        "wordcount" => run.reduce(parameters.word_count()),
         _ => {
             let mut transforms = args.transforms(args.kernel.all())?;
             let last = transforms.pop().expect("a run has a last kernel");
-            args.write(transforms, last)
+            run.write(transforms, last)
         }
     }
+}
+
+/// What the positional arguments stand for.
+#[derive(Clone, Copy)]
+struct Places<'a> {
+    /// At least one.
+    inputs: &'a [PathBuf],
+    output: Option<&'a Path>,
+}
+
+fn would_replace(by: &str, what: &str) -> Usage {
+    Usage(format!("{by} would replace the {what}; give it another name"))
+}
+
+fn is_stdin(path: &Path) -> bool {
+    source(path) == Path::new("/dev/stdin")
 }
 
 fn is_stdout(path: &Path) -> bool {
@@ -213,7 +189,7 @@ fn source(path: &Path) -> &Path {
 
 impl RunArgs {
     /// Whether the arguments fit together, before anything is touched.
-    fn check(&self) -> Result<(), Usage> {
+    fn check(&self) -> Result<Places<'_>, Usage> {
         self.parameters.check(&self.kernel.all().collect::<Vec<_>>())?;
         let name = &self.kernel.name();
         let wrong = |what: String| Err(Usage(what));
@@ -224,35 +200,60 @@ impl RunArgs {
             };
             return wrong(format!("{} {why}; let it come last", ends.name));
         }
-        match (self.kernel.last.effect, &self.output) {
-            (Effect::Transform | Effect::Rewrite, None) => {
-                return wrong(format!("{name} writes an output; name an OUTPUT after the INPUT"));
-            }
-            (Effect::Reduce, Some(output)) => {
-                let output = output.display();
+        let places = match (self.kernel.last.effect, &self.out_dir, &self.files[..]) {
+            (Effect::Reduce, Some(_), _) => {
                 return wrong(format!(
-                    "{name} takes no OUTPUT, its result goes to standard output; write > {output}"
+                    "{name} takes no --out-dir, its result goes to standard output; write > FILE"
                 ));
             }
-            _ => {}
-        }
-        if self.output.as_deref().is_some_and(is_stdout) && self.stats_on_stdout() {
+            (Effect::Transform | Effect::Rewrite, None, [_]) => {
+                return wrong(format!("{name} writes an output; name an OUTPUT after the INPUT"));
+            }
+            (Effect::Transform | Effect::Rewrite, None, [inputs @ .., _, _])
+                if !inputs.is_empty() =>
+            {
+                return wrong(format!(
+                    "{name} writes an output for each INPUT; give a directory for them by --out-dir"
+                ));
+            }
+            (Effect::Transform | Effect::Rewrite, None, [input, output]) => {
+                Places { inputs: std::slice::from_ref(input), output: Some(output) }
+            }
+            _ => Places { inputs: &self.files, output: None },
+        };
+        if places.output.is_some_and(is_stdout) && self.stats_on_stdout() {
             return wrong(
                 "output and statistics cannot both go to standard output; give --stats a FILE"
                     .into(),
             );
         }
         self.journal.check()?;
-        self.check_files()
+        if self.is_many(&places) && places.inputs.iter().any(|input| is_stdin(input)) {
+            return wrong(
+                "standard input cannot be one of several INPUTs, nor has it a name in --out-dir; \
+                name files, or give it alone"
+                    .into(),
+            );
+        }
+        if let (true, Some((_, option))) = (self.is_many(&places), self.journal.file()) {
+            return wrong(format!("{option} goes with one INPUT; run them one by one"));
+        }
+        self.check_files(&places)?;
+        Ok(places)
+    }
+
+    /// Whether inputs must be looked for before the run.
+    fn is_many(&self, places: &Places<'_>) -> bool {
+        self.out_dir.is_some() || places.inputs.len() > 1 || places.inputs[0].is_dir()
     }
 
     /// Whether everything that is written has a place of its own.
-    fn check_files(&self) -> Result<(), Usage> {
-        let input = source(&self.input);
-        let output = self.output.as_deref().unwrap_or(Path::new("-"));
-        let output = if is_stdout(output) { Path::new("/dev/stdout") } else { output };
+    fn check_files(&self, places: &Places<'_>) -> Result<(), Usage> {
+        let output = places.output.filter(|output| !is_stdout(output));
+        let output = output.unwrap_or(Path::new("/dev/stdout"));
         let key = self.parameters.key_file().map(source);
-        if input == Path::new("/dev/stdin") && key == Some(input) {
+        let inputs = places.inputs.iter().map(|input| source(input));
+        if inputs.clone().any(|input| input == Path::new("/dev/stdin") && key == Some(input)) {
             let what = "the key and INPUT cannot both come from standard input";
             return Err(Usage(format!("{what}; give --key-file a FILE")));
         }
@@ -260,25 +261,26 @@ impl RunArgs {
         let trace = self.trace.as_deref();
         let (journal, option) = self.journal.file().unzip();
         let option = option.unwrap_or_default();
-        for (written, by, kept, what) in [
-            (journal, option, Some(input), "INPUT"),
+        let kept = inputs.flat_map(|input| {
+            [(stats, "--stats"), (trace, "--trace"), (journal, option)]
+                .map(|(written, by)| (written, by, Some(input), "INPUT"))
+        });
+        for (written, by, kept, what) in kept.chain([
             (journal, option, Some(output), "OUTPUT"),
             (journal, option, key, "key file"),
             (journal, option, stats, "statistics"),
-            (stats, "--stats", Some(input), "INPUT"),
             (stats, "--stats", Some(output), "OUTPUT"),
             (stats, "--stats", key, "key file"),
-            (trace, "--trace", Some(input), "INPUT"),
             (trace, "--trace", Some(output), "OUTPUT"),
             (trace, "--trace", key, "key file"),
             (trace, "--trace", stats, "statistics"),
             (trace, "--trace", journal, "journal"),
             (Some(output), "OUTPUT", key, "key file"),
-        ] {
+        ]) {
             if let (Some(written), Some(kept)) = (written, kept)
                 && storage::same_file(written, kept)
             {
-                return Err(Usage(format!("{by} would replace the {what}; give it another name")));
+                return Err(would_replace(by, what));
             }
         }
         Ok(())
@@ -313,12 +315,20 @@ impl RunArgs {
         };
         entries.map(&mut make).collect()
     }
+}
 
+/// A run whose arguments fit together.
+struct Run<'a> {
+    args: &'a RunArgs,
+    places: Places<'a>,
+}
+
+impl Run<'_> {
     /// Runs a kernel that has an output, after `first`.
     fn write<K: Kernel>(&self, first: Vec<Transform>, last: K) -> anyhow::Result<()> {
         let kernel = Chain::new(first, last)?;
-        let (stats_file, input) = self.open()?;
-        let path = self.output.as_ref().expect("a run without the OUTPUT it needs was refused");
+        let Some(path) = self.places.output else { return self.write_many(&kernel) };
+        let (input, stats_file) = (self.open()?, self.open_stats()?);
         let Some(mut begun) = self.begin(&kernel, &input)? else { return Ok(()) };
         let streamed = self.stream(&kernel, &input, &mut begun);
         let outcome = match streamed {
@@ -330,22 +340,33 @@ impl RunArgs {
         let streamed = Instant::now();
         let output = begun.output.expect("a run with an OUTPUT was begun with one");
         let name = output.name().to_owned();
-        journal::resumable(&mut begun.journal, |_| Ok(output.commit(self.sync)?))?;
+        journal::resumable(&mut begun.journal, |_| Ok(output.commit(self.args.sync)?))?;
         journal::done(begun.journal)?;
-        self.conclude(stats_file, &input, Some(name), &outcome.stats, streamed.elapsed())
+        let commit = streamed.elapsed();
+        let files = Files { input: input.name().to_owned(), inputs: 1, output: Some(name) };
+        self.conclude(stats_file, files, &outcome.stats, commit)
     }
 
     fn reduce<K: Finish>(&self, last: K) -> anyhow::Result<()> {
-        let kernel = Chain::new(self.transforms(self.kernel.first.iter().copied())?, last)?;
-        let (stats_file, input) = self.open()?;
-        let Some(mut begun) = self.begin(&kernel, &input)? else { return Ok(()) };
-        let Outcome { part, stats } = self.stream(&kernel, &input, &mut begun)?;
+        let first = self.args.transforms(self.args.kernel.first.iter().copied())?;
+        let kernel = Chain::new(first, last)?;
+        let mut journal = None;
+        let (stats_file, files, Outcome { part, stats }) = if self.args.is_many(&self.places) {
+            self.reduce_many(&kernel)?
+        } else {
+            let (input, stats_file) = (self.open()?, self.open_stats()?);
+            let Some(mut begun) = self.begin(&kernel, &input)? else { return Ok(()) };
+            let outcome = self.stream(&kernel, &input, &mut begun)?;
+            journal = begun.journal;
+            let files = Files { input: input.name().to_owned(), inputs: 1, output: None };
+            (stats_file, files, outcome)
+        };
         let mut report = kernel
             .last()
             .finish(part)
-            .map_err(|error| anyhow::anyhow!("{}: {error}", input.name()))?;
+            .map_err(|error| anyhow::anyhow!("{}: {error}", files.input))?;
         let mut out = Stdout::lock();
-        let written = match self.format {
+        let written = match self.args.format {
             Format::Text => report.write_text(&mut out),
             Format::Json => report.write_json(&mut out),
         };
@@ -355,20 +376,23 @@ impl RunArgs {
             written => written?,
         }
         drop(out);
-        journal::done(begun.journal)?;
-        self.conclude(stats_file, &input, None, &stats, Duration::ZERO)
+        journal::done(journal)?;
+        self.conclude(stats_file, files, &stats, Duration::ZERO)
     }
 
-    fn open(&self) -> anyhow::Result<(Option<StatsFile>, Input)> {
-        let input = Input::open(&self.input)?;
-        let file = self.stats.as_deref().filter(|path| !is_stdout(path));
-        Ok((file.map(StatsFile::create).transpose()?, input))
+    fn open(&self) -> anyhow::Result<Input> {
+        Ok(Input::open(&self.places.inputs[0])?)
+    }
+
+    fn open_stats(&self) -> anyhow::Result<Option<StatsFile>> {
+        let file = self.args.stats.as_deref().filter(|path| !is_stdout(path));
+        file.map(StatsFile::create).transpose()
     }
 
     /// `None` if a run to be resumed is complete.
     fn begin<K: Kernel>(&self, kernel: &K, input: &Input) -> anyhow::Result<Option<Begun>> {
-        let (output, options) = (self.output.as_deref(), self.layout.options());
-        self.journal.begin((kernel, input), output, self.force, options)
+        let (output, options) = (self.places.output, self.args.layout.options());
+        self.args.journal.begin((kernel, input), output, self.args.force, options)
     }
 
     fn stream<K: Kernel>(
@@ -378,56 +402,57 @@ impl RunArgs {
         begun: &mut Begun,
     ) -> anyhow::Result<Outcome<K::Part>> {
         let Begun { options, output, journal } = begun;
-        if self.verbose {
-            let plan = stream::plan(kernel, input, options)?;
-            let now = stream::rss_bytes().unwrap_or(0);
-            exit::tell(&laid_out(kernel.name(), &plan, now + plan.memory_bytes));
+        if self.args.verbose {
+            tell_layout(kernel.name(), &stream::plan(kernel, input, options)?);
         }
-        let trace = self.trace.as_deref().map(trace_file).transpose()?;
-        let progress = match &trace {
+        let output = output.as_ref();
+        // A bar would be drawn over the output.
+        let quiet = output.is_some()
+            && self.places.output.is_some_and(is_stdout)
+            && std::io::stdout().is_terminal();
+        self.watched(|progress| {
+            let mut work = || {
+                journal::resumable(journal, |journal| {
+                    stream::run_journaled(kernel, input, output, options, progress, journal)
+                })
+            };
+            if quiet { work() } else { progress::show(progress, input.len_bytes(), work) }
+        })
+    }
+
+    /// Does `work`, and leaves its trace if one is asked for.
+    fn watched<T>(&self, work: impl FnOnce(&Progress) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let file = self.args.trace.as_deref().map(trace_file).transpose()?;
+        let progress = match &file {
             Some(file) => Progress::traced(Trace::new(file.sequential())),
             None => Progress::default(),
         };
-        let output = output.as_ref();
-        let mut work = || {
-            journal::resumable(journal, |journal| {
-                stream::run_journaled(kernel, input, output, options, &progress, journal)
-            })
-        };
-        // A bar would be drawn over the output.
-        let quiet = output.is_some()
-            && self.output.as_deref().is_some_and(is_stdout)
-            && std::io::stdout().is_terminal();
-        let outcome =
-            if quiet { work() } else { progress::show(&progress, input.len_bytes(), work) };
-        if let (Some(trace), Some(file)) = (progress.into_trace(), trace) {
+        let done = work(&progress);
+        if let (Some(trace), Some(file)) = (progress.into_trace(), file) {
             // Of a run that failed too: it shows how far it got.
             trace.finish()?;
             file.commit(false)?;
         }
-        outcome
+        done
     }
-}
 
-/// What a run says once its result is out.
-impl RunArgs {
+    /// What a run says once its result is out.
     fn conclude(
         &self,
         stats_file: Option<StatsFile>,
-        input: &Input,
-        output: Option<String>,
+        files: Files,
         stats: &Stats,
         commit: Duration,
     ) -> anyhow::Result<()> {
-        let name = self.kernel.name();
-        let json = StatsJson::new(&name, input.name().to_owned(), output, stats, commit);
-        if self.verbose {
+        let name = self.args.kernel.name();
+        let json = StatsJson::new(&name, files, stats, commit);
+        if self.args.verbose {
             exit::tell(&went(stats));
         }
         if let Some(file) = stats_file {
             file.write(&json)?;
         }
-        if self.stats_on_stdout() {
+        if self.args.stats_on_stdout() {
             json.write(Stdout::lock())?;
         }
         Ok(())
@@ -438,6 +463,11 @@ impl RunArgs {
 fn trace_file(path: &Path) -> anyhow::Result<Output> {
     let options = storage::Options { force: true, len_bytes: None };
     Ok(Output::create(path, &options)?)
+}
+
+fn tell_layout(kernel: &str, plan: &Plan) {
+    let now = stream::rss_bytes().unwrap_or(0);
+    exit::tell(&laid_out(kernel, plan, now + plan.memory_bytes));
 }
 
 /// The line before a run.

@@ -8,13 +8,23 @@ use cellway::storage::{self, Output};
 use cellway::stream::{self, Stats, Step};
 use serde::Serialize;
 
+/// What was read and written.
+#[derive(Debug, Serialize)]
+pub(super) struct Files {
+    /// Of several the first that was asked for, which may be a directory.
+    pub(super) input: String,
+    /// How many were read.
+    pub(super) inputs: usize,
+    /// `null` for a reduction; the directory of several.
+    pub(super) output: Option<String>,
+}
+
 /// One JSON object. Scripts rely on these names: they are only ever added to.
 #[derive(Debug, Serialize)]
 pub(super) struct StatsJson<'a> {
-    pub(super) kernel: &'a str,
-    pub(super) input: String,
-    /// `null` for a reduction.
-    pub(super) output: Option<String>,
+    kernel: &'a str,
+    #[serde(flatten)]
+    files: Files,
     /// As `--engine` takes it.
     engine: &'static str,
     engine_detail: &'a str,
@@ -39,7 +49,8 @@ pub(super) struct StatsJson<'a> {
     put_bytes_per_second: Option<f64>,
     /// The slowest of them: get, compute or put.
     bottleneck: Option<&'static str>,
-    /// Giving the output its name; with `--sync`, bringing it to the disk.
+    /// Giving the output its name; with `--sync`, bringing it to the disk. With
+    /// an output directory that is in `put_seconds`.
     commit_seconds: f64,
     /// Of the whole process up to here; `null` where /proc does not tell.
     peak_rss_bytes: Option<u64>,
@@ -47,18 +58,11 @@ pub(super) struct StatsJson<'a> {
 }
 
 impl<'a> StatsJson<'a> {
-    pub(super) fn new(
-        kernel: &'a str,
-        input: String,
-        output: Option<String>,
-        stats: &'a Stats,
-        commit: Duration,
-    ) -> Self {
+    pub(super) fn new(kernel: &'a str, files: Files, stats: &'a Stats, commit: Duration) -> Self {
         let rates = stats.rates();
         Self {
             kernel,
-            input,
-            output,
+            files,
             engine: stats.engine.name,
             engine_detail: &stats.engine.detail,
             input_path: &stats.input_path,

@@ -112,7 +112,8 @@ fn chains_that_cannot_be_are_refused() {
         cellway(&format!("run {slip} {{}} {{}}"), &paths).failed(2, &["<KERNEL>"]);
     }
     cellway("run identity,crc32 {}", &paths[..1]).failed(2, &["'crc32c'"]);
-    cellway("run identity,crc32c {} {}", &paths).failed(2, &["identity,crc32c takes no OUTPUT"]);
+    cellway("run identity,crc32c {} --out-dir {}", &paths)
+        .failed(2, &["identity,crc32c takes no --out-dir"]);
     cellway("run identity,crc32c {} --top 1", &paths[..1])
         .failed(2, &["identity,crc32c does not take --top"]);
     assert_eq!(folder.names(), ["in"]);

@@ -7,6 +7,7 @@ mod demo;
 mod kernels;
 mod kills;
 mod machine;
+mod many;
 mod outputs;
 mod program;
 mod resume;

@@ -12,7 +12,7 @@ fn slips_of_the_keyboard_are_refused_with_a_suggestion() {
     for (line, paths, part) in [
         ("rum", &[][..], "'run'"),
         ("run crc32 {}", input, "'crc32c'"),
-        ("run crc32c", &[], "<INPUT>"),
+        ("run crc32c", &[], "<INPUT>..."),
         ("run crc32c {} --thread 2", input, "'--threads'"),
         ("run crc32c {} --engine urin", input, "'uring'"),
         ("run crc32c {} --direct maybe", input, "auto, on, off"),
@@ -59,7 +59,8 @@ fn kernels_are_told_what_they_need_and_nothing_else() {
     );
     refused("run wordcount {} --type u8", &[input], &["--table-bytes and --top"]);
     refused("run identity {}", &[input], &["OUTPUT"]);
-    refused("run crc32c {} {}", &[input, out], &["takes no OUTPUT", "> "]);
+    refused("run crc32c {} --out-dir {}", &[input, out], &["takes no --out-dir", "> "]);
+    refused("run identity {} {} {}", &[input, key, out], &["--out-dir"]);
     assert_eq!(folder.names(), ["in", "key"]);
 }
 

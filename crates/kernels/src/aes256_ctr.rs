@@ -80,6 +80,15 @@ impl Kernel for Aes256Ctr {
         Effect::Transform
     }
 
+    /// Two outputs under the same counters give away what differs in their inputs.
+    fn check_many(&self) -> Result<(), KernelError> {
+        let what = "several inputs under one key and iv would not be secret any more";
+        Err(KernelError::new(
+            what,
+            "give each a run with an --iv of its own, or pack them with `tar`",
+        ))
+    }
+
     fn part(&self, _accelerators: usize) {}
 
     fn block(&self, unit: &Unit<'_>, block: Block<'_>, _: &mut ()) -> Result<(), KernelError> {

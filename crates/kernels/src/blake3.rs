@@ -103,6 +103,11 @@ impl Kernel for Blake3 {
         Effect::Reduce
     }
 
+    fn check_many(&self) -> Result<(), KernelError> {
+        let what = "the hashes of several inputs cannot be put together to one";
+        Err(KernelError::new(what, "hash them one by one, or pipe `cat` of them into it"))
+    }
+
     fn merge_order(&self) -> MergeOrder {
         MergeOrder::ByUnit
     }

@@ -32,6 +32,10 @@ pub struct Crc32cPart {
 
 impl Crc32cPart {
     fn append(&mut self, later: Crc32cPart) {
+        if self.bytes == 0 {
+            *self = later;
+            return;
+        }
         self.crc = multiply(self.crc, x_to_the_bytes(later.bytes)) ^ later.crc;
         self.bytes += later.bytes;
     }

@@ -6,8 +6,10 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{Advice, OFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::direct::{self, DirectFile, DirectRefused};
 use crate::error::{InputError, InputErrorKind, shown};
@@ -19,6 +21,10 @@ const SIMILAR_NAMES_MAX: usize = 4096;
 
 /// The file system of /sys, as `statfs` tells it.
 const SYSFS_MAGIC: i64 = 0x6265_6572;
+
+/// The device of the last file that was found outside /sys: not asked for each
+/// of many files again.
+static NOT_SYSFS: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Something to read.
 #[derive(Debug)]
@@ -60,7 +66,9 @@ impl Input {
             let end = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| failed(e.into()))?;
             rustix::fs::seek(&file, SeekFrom::Start(0)).map_err(|e| failed(e.into()))?;
             (Kind::BlockDevice, Some(end))
-        } else if opened.is_file() && is_positional(&file, opened.len()).map_err(failed)? {
+        } else if opened.is_file()
+            && is_positional(&file, &opened, path.is_none()).map_err(failed)?
+        {
             (Kind::File, Some(opened.len()))
         } else {
             (Kind::Stream, None)
@@ -120,6 +128,37 @@ impl Input {
         resident::share(&self.file, self.len_bytes?)
     }
 
+    /// Fills `buf` from `offset`, through the page cache.
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), InputError> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            let at = offset + filled as u64;
+            let failed = |error: &io::Error| Err(InputError::read(&self.name, at, error));
+            match self.file.read_at(&mut buf[filled..], at) {
+                Ok(0) => return failed(&ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return failed(&error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a read of its start would wait for a disk.
+    #[must_use]
+    pub fn is_cold(&self) -> bool {
+        let mut byte = [0];
+        let mut bufs = [io::IoSliceMut::new(&mut byte)];
+        let read = rustix::io::preadv2(&self.file, &mut bufs, 0, ReadWriteFlags::NOWAIT);
+        self.kind == Kind::File && read == Err(Errno::AGAIN)
+    }
+
+    /// Has it read into the page cache, without waiting for that.
+    pub fn read_ahead(&self) {
+        // What cannot be done in advance is done when it is read.
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::WillNeed);
+    }
+
     /// Reads it from start to end; one reader at a time.
     #[must_use]
     pub fn sequential(&self) -> SequentialReader {
@@ -134,18 +173,28 @@ impl Input {
         if self.kind != Kind::File {
             return Ok(None);
         }
-        let now = self.file.metadata().map_err(|error| InputError::read(&self.name, 0, &error))?;
+        let named = self.path.as_ref().and_then(|path| path.metadata().ok());
+        let named = named.map(|named| ((named.dev(), named.ino()) == self.identity(), named));
+        let asked;
+        let now = match &named {
+            // One look at the name tells all.
+            Some((true, now)) => now,
+            _ => {
+                let failed = |error: io::Error| InputError::read(&self.name, 0, &error);
+                asked = self.file.metadata().map_err(failed)?;
+                &asked
+            }
+        };
         let (was_bytes, now_bytes) = (self.opened.len(), now.len());
         if was_bytes != now_bytes {
             let what = format!("went from {was_bytes} to {now_bytes} bytes while it was read");
             return Ok(Some(what));
         }
-        if modified(&now) != modified(&self.opened) {
+        if modified(now) != modified(&self.opened) {
             return Ok(Some("was written to while it was read".to_owned()));
         }
         // A file that was removed could still be read to its end.
-        let named = self.path.as_ref().and_then(|path| path.metadata().ok());
-        let replaced = named.is_some_and(|named| (named.dev(), named.ino()) != self.identity());
+        let replaced = matches!(named, Some((false, _)));
         Ok(replaced.then(|| "was replaced by another file while it was read".to_owned()))
     }
 }
@@ -157,20 +206,28 @@ fn modified(stat: &Metadata) -> (i64, i64) {
 /// Whether a regular file can be read by offset from its start: not standard
 /// input that was read from before, and not a file of /proc or /sys, which says
 /// it has no bytes, or a page of them, whatever it gives.
-fn is_positional(file: &File, len_bytes: u64) -> io::Result<bool> {
-    let position = rustix::fs::tell(file)?;
-    let length_is_true = match len_bytes {
-        0 => file.read_at(&mut [0], 0)? == 0,
-        _ => rustix::fs::fstatfs(file)?.f_type != SYSFS_MAGIC,
-    };
-    Ok(position == 0 && length_is_true)
+fn is_positional(file: &File, opened: &Metadata, inherited: bool) -> io::Result<bool> {
+    if inherited && rustix::fs::tell(file)? != 0 {
+        return Ok(false);
+    }
+    if opened.len() == 0 {
+        return Ok(file.read_at(&mut [0], 0)? == 0);
+    }
+    if NOT_SYSFS.load(Ordering::Relaxed) == opened.dev() {
+        return Ok(true);
+    }
+    let is_sysfs = rustix::fs::fstatfs(file)?.f_type == SYSFS_MAGIC;
+    if !is_sysfs {
+        NOT_SYSFS.store(opened.dev(), Ordering::Relaxed);
+    }
+    Ok(!is_sysfs)
 }
 
 fn not_a_file(name: &str, what: &str) -> InputError {
     InputError::new(InputErrorKind::NotAFile, name, what, "name a file, a device or a pipe")
 }
 
-fn cannot_open(name: &str, path: &Path, error: &io::Error) -> InputError {
+pub(crate) fn cannot_open(name: &str, path: &Path, error: &io::Error) -> InputError {
     match error.kind() {
         ErrorKind::NotFound => missing(name, path),
         ErrorKind::PermissionDenied => {

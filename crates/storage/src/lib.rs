@@ -6,7 +6,8 @@
 //! gets its name in [`Output::commit`], so a killed run has nothing to clean
 //! up (but when it replaces a file: a kill in the instant between link and
 //! rename leaves a hidden one). Pipes and devices cannot promise that and are
-//! written straight.
+//! written straight. [`list`] finds many inputs, and an [`OutDir`] holds their
+//! outputs.
 //!
 //! Both hand out plain descriptors; what moves the bytes is somebody else's.
 //! The rival to the file without a name is a hidden temporary file renamed at
@@ -39,7 +40,9 @@
 mod direct;
 mod error;
 mod input;
+mod list;
 mod name;
+mod out_dir;
 mod output;
 mod publish;
 mod resident;
@@ -50,7 +53,9 @@ mod unfinished;
 pub use direct::{DirectFile, DirectRefused};
 pub use error::{InputError, InputErrorKind, OutputError, OutputErrorKind, shown};
 pub use input::Input;
+pub use list::{Listed, list};
 pub use name::{same_file, same_place};
+pub use out_dir::OutDir;
 pub use output::{Options, Output, Partial};
 pub use sequential::{SequentialReader, SequentialWriter};
 pub use space::free_bytes;

@@ -138,6 +138,11 @@ impl<L: Kernel> Kernel for Chain<L> {
         self.last.effect()
     }
 
+    fn check_many(&self) -> Result<(), KernelError> {
+        self.first.iter().try_for_each(|kernel| kernel.check_many())?;
+        self.last.check_many()
+    }
+
     fn merge_order(&self) -> MergeOrder {
         self.last.merge_order()
     }

@@ -14,28 +14,11 @@ use crate::kernel::{Block, Body, Kernel, Out, OutState, Unit};
 use crate::leases::Lease;
 use crate::merge::Parts;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Piece, Plan};
+use crate::run::Layout;
 use crate::sink::{ROOM_FROM, Sink};
 use crate::source::Source;
-use crate::stats::{Progress, Spent, Step, Tally};
-use crate::trace::{InFlight, Log};
-
-/// What one thread does, and how long each step takes.
-struct Watch<'j> {
-    tally: Tally,
-    log: Log<'j>,
-    /// The unit that is worked on.
-    of_unit: Spent,
-}
-
-impl Watch<'_> {
-    /// A step of `piece` ends that began at `from`; when.
-    fn step(&mut self, step: Step, from: Instant, piece: &Piece) -> Instant {
-        let now = Instant::now();
-        *self.of_unit.of(step) += now - from;
-        self.log.step(step, (from, now), (piece.index, piece.data));
-        now
-    }
-}
+use crate::stats::{Progress, Step, Tally};
+use crate::watch::{Watch, Watches};
 
 /// Everything the threads of a run share.
 pub(crate) struct Job<'j, K: Kernel> {
@@ -45,10 +28,8 @@ pub(crate) struct Job<'j, K: Kernel> {
     pub(crate) input: &'j Input,
     source: Source,
     pub(crate) sink: Option<Sink<'j>>,
-    pub(crate) parts: Parts<K::Part>,
+    pub(crate) parts: &'j Parts<K::Part>,
     pub(crate) progress: &'j Progress,
-    /// By accelerator.
-    in_flight: Vec<InFlight>,
     /// How long units are taken; `None`: to the input's end.
     pub(crate) lease: Option<Lease>,
     failure: Mutex<Option<Failure>>,
@@ -58,23 +39,22 @@ pub(crate) struct Job<'j, K: Kernel> {
 impl<'j, K: Kernel> Job<'j, K> {
     pub(crate) fn new(
         kernel: &'j K,
-        plan: &'j Plan,
-        body: &'j Body<K::Header>,
+        laid: &'j Layout<K::Header>,
         input: &'j Input,
         source: Source,
         sink: Option<Sink<'j>>,
+        parts: &'j Parts<K::Part>,
         progress: &'j Progress,
     ) -> Self {
         Self {
             kernel,
-            plan,
-            body,
+            plan: &laid.plan,
+            body: &laid.body,
             input,
             source,
             sink,
-            parts: Parts::new(kernel, plan.accelerators),
+            parts,
             progress,
-            in_flight: (0..plan.accelerators).map(|_| InFlight::default()).collect(),
             lease: None,
             failure: Mutex::new(None),
             failed: AtomicBool::new(false),
@@ -92,19 +72,9 @@ impl<'j, K: Kernel> Job<'j, K> {
             faults: options.faults,
             ..Config::default()
         };
-        self.progress.starts(self.plan);
+        let watches = &Watches::new(self.progress, self.plan);
         let tallies = accel::run(&config, |cx, at| async move {
-            let engine = (at.index() == 0 || self.progress.trace.is_some()).then(|| cx.engine());
-            let mut watch = Watch {
-                log: Log::new(
-                    self.progress.trace.as_ref(),
-                    &self.in_flight[at.accelerator],
-                    engine.as_ref().map_or("", |engine| engine.name),
-                    (at.accelerator, at.thread),
-                ),
-                tally: Tally { engine: engine.filter(|_| at.index() == 0), ..Tally::default() },
-                of_unit: Spent::default(),
-            };
+            let mut watch = watches.start(&cx, at);
             if let Err(failure) = self.work(&cx, at.accelerator, &mut watch).await {
                 self.fail(failure);
             }
@@ -134,8 +104,8 @@ impl<'j, K: Kernel> Job<'j, K> {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Says what failed, or merges the parts of an input that is still the same.
-    pub(crate) fn end(self) -> Result<K::Part, StreamError> {
+    /// Says what failed, or that the input is still the same and the output written.
+    pub(crate) fn end(self) -> Result<(), StreamError> {
         if let Some(failure) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(failure.error);
         }
@@ -146,8 +116,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         if let Some(sink) = &self.sink {
             sink.finish()?;
         }
-        let refused = |error| StreamError::Kernel { input: name.to_owned(), error };
-        self.parts.end(self.kernel).map_err(refused)
+        Ok(())
     }
 
     /// The naive loop of one thread.
@@ -184,10 +153,7 @@ impl<'j, K: Kernel> Job<'j, K> {
                 }
                 None => buf = self.in_place(cx, piece, buf, watch, accelerator).await?,
             }
-            let spent = std::mem::take(&mut watch.of_unit);
-            watch.tally.spent += spent;
-            watch.tally.bytes_in += piece.data as u64;
-            self.progress.add(piece.data, spent);
+            watch.unit(&piece);
         }
     }
 
@@ -304,7 +270,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         let (before, rest) = buf.split_at_mut(piece.before);
         let (data, after) = rest.split_at_mut(piece.data);
         let block = Block { before, data, after, out };
-        match &self.parts {
+        match self.parts {
             Parts::Any(parts) => {
                 self.kernel.block(unit, block, &mut lock(&parts[accelerator])).map_err(own)
             }

@@ -258,6 +258,14 @@ pub trait Kernel: Send + Sync {
     /// Reduction, transform or rewrite.
     fn effect(&self) -> Effect;
 
+    /// Whether one run may go over several inputs. A reduction's parts are merged
+    /// in the order of the inputs; units of two inputs have nothing else to do
+    /// with each other: each input has its own offsets, header and ends. The
+    /// default takes them.
+    fn check_many(&self) -> Result<(), KernelError> {
+        Ok(())
+    }
+
     /// In which order parts are merged.
     fn merge_order(&self) -> MergeOrder {
         MergeOrder::Any
@@ -283,7 +291,7 @@ pub trait Kernel: Send + Sync {
     ) -> Result<(), KernelError>;
 
     /// Merges `later` into `part`; with [`MergeOrder::ByUnit`] `later` covers
-    /// the bytes right after those of `part`.
+    /// the bytes right after those of `part`, or the inputs after its.
     fn merge(&self, part: &mut Self::Part, later: Self::Part) -> Result<(), KernelError>;
 
     /// What must be the same, besides the name, for a run to be resumed: the
@@ -331,6 +339,10 @@ impl<K: Kernel + ?Sized> Kernel for Box<K> {
 
     fn effect(&self) -> Effect {
         (**self).effect()
+    }
+
+    fn check_many(&self) -> Result<(), KernelError> {
+        (**self).check_many()
     }
 
     fn merge_order(&self) -> MergeOrder {

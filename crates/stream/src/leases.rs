@@ -118,8 +118,8 @@ impl<K: Kernel> Job<'_, K> {
         };
         let refused = |error| StreamError::Kernel { input: name.to_owned(), error };
         let mut part = Vec::new();
-        let merged = self.parts.settle(self.kernel, self.plan.accelerators).map_err(refused)?;
-        self.kernel.save(merged, &mut part).map_err(refused)?;
+        let save = |merged: &K::Part| self.kernel.save(merged, &mut part);
+        self.parts.look(self.kernel, self.plan.accelerators, save).map_err(refused)?;
         journal.append(Record { sequence: 0, units, output_bytes, output, part })?;
         Ok(())
     }

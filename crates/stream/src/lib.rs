@@ -5,7 +5,8 @@
 //! input into units, and on every accelerator a few cooperative threads each
 //! do the naive loop: get a unit into the local store, compute, put it back.
 //! While one computes, the transfers of the others go on; nothing is double
-//! buffered by hand. Results come back as an [`Outcome`].
+//! buffered by hand. Results come back as an [`Outcome`]. [`run_all`] does the same
+//! for many inputs, however small.
 //!
 //! ```
 //! use cellway_stream::{Block, Effect, Kernel, KernelError, Options, Unit, run};
@@ -49,6 +50,7 @@ mod job;
 mod journal;
 mod kernel;
 mod leases;
+mod many;
 mod memory;
 mod merge;
 mod paths;
@@ -59,6 +61,7 @@ mod sink;
 mod source;
 mod stats;
 mod trace;
+mod watch;
 
 pub use chain::{Chain, Transform};
 pub use error::StreamError;
@@ -66,6 +69,7 @@ pub use journal::{Journal, JournalError, JournalErrorKind};
 pub use kernel::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,
 };
+pub use many::{Outputs, plan_all, run_all};
 pub use memory::{peak_rss_bytes, rss_bytes};
 pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;

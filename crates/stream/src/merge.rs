@@ -11,7 +11,7 @@ use crate::kernel::{Effect, Kernel, KernelError, MergeOrder};
 /// themselves counts so many in [`Kernel::memory_bytes`].
 pub const EARLY_PARTS_MAX: usize = 64;
 
-/// The partial results of a run.
+/// The partial results of a run, of one input or of several.
 pub(crate) enum Parts<P> {
     /// One per accelerator, merged at the end.
     Any(Vec<Mutex<P>>),
@@ -62,6 +62,16 @@ impl<P> Parts<P> {
         }
     }
 
+    /// Before another input, whose units are numbered from 0 again.
+    pub(crate) fn restart(&mut self) {
+        if let Self::ByUnit(in_order) = self {
+            in_order.gate = Gate::default();
+            let state = in_order.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+            debug_assert!(state.early.is_empty(), "the parts of the input before are merged");
+            state.next = 0;
+        }
+    }
+
     /// Unit `index` and those after it will not come.
     pub(crate) fn close_from(&self, index: u64) {
         if let Self::ByUnit(in_order) = self {
@@ -70,42 +80,39 @@ impl<P> Parts<P> {
     }
 
     /// Takes the part of all units before `unit`.
-    pub(crate) fn start_from(&mut self, unit: u64, part: P) {
+    pub(crate) fn start_from(&self, unit: u64, part: P) {
         match self {
             Self::Any(parts) => {
-                if let Some(first) = parts.first_mut() {
-                    *first = Mutex::new(part);
+                if let Some(first) = parts.first() {
+                    *lock(first) = part;
                 }
             }
             Self::ByUnit(in_order) => {
-                let state = in_order.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let mut state = lock(&in_order.state);
                 (state.part, state.next) = (part, unit);
                 in_order.gate.open_until(unit);
             }
         }
     }
 
-    /// Puts what there is together; more may be added afterwards.
-    pub(crate) fn settle<K: Kernel<Part = P>>(
-        &mut self,
+    /// Puts what there is together and shows it; more may be added afterwards.
+    pub(crate) fn look<K: Kernel<Part = P>>(
+        &self,
         kernel: &K,
         accelerators: usize,
-    ) -> Result<&P, KernelError> {
-        let inner = |part| Mutex::get_mut(part).unwrap_or_else(PoisonError::into_inner);
+        show: impl FnOnce(&P) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
         match self {
             Self::Any(parts) => {
-                let (first, others) = parts.split_first_mut().expect("a run has an accelerator");
-                let first = inner(first);
+                let Some((first, others)) = parts.split_first() else { return Ok(()) };
+                let mut first = lock(first);
                 for other in others {
-                    let other = std::mem::replace(inner(other), kernel.part(accelerators));
-                    kernel.merge(first, other)?;
+                    let other = std::mem::replace(&mut *lock(other), kernel.part(accelerators));
+                    kernel.merge(&mut first, other)?;
                 }
-                Ok(first)
+                show(&first)
             }
-            Self::ByUnit(in_order) => {
-                let state = in_order.state.get_mut();
-                Ok(&state.unwrap_or_else(PoisonError::into_inner).part)
-            }
+            Self::ByUnit(in_order) => show(&lock(&in_order.state).part),
         }
     }
 

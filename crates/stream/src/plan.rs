@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use accel::{EngineChoice, Faults};
 
-use crate::kernel::{Cut, Effect};
+use crate::kernel::{Cut, Effect, KernelError};
 use crate::paths::Direct;
 
 /// How a run is laid out where nothing is asked for.
@@ -108,6 +108,14 @@ pub enum PlanError {
         /// The input's length in bytes, if it is known.
         len_bytes: Option<u64>,
     },
+    /// The kernel takes one input at a time.
+    #[error("{kernel}: {error}")]
+    Many {
+        /// The kernel's name.
+        kernel: String,
+        /// What [`Kernel::check_many`](crate::Kernel::check_many) says.
+        error: KernelError,
+    },
     /// There is nothing to write.
     #[error("{kernel} yields a result and no output; leave the output out")]
     NoOutput {
@@ -136,6 +144,9 @@ pub(crate) struct Shape {
     pub(crate) effect: Effect,
     /// Cores in the affinity mask.
     pub(crate) cores: usize,
+    /// That many inputs of up to this length, each streamed by one thread;
+    /// `None` for one that all threads share.
+    pub(crate) batch: Option<usize>,
 }
 
 impl Shape {
@@ -143,23 +154,8 @@ impl Shape {
         if self.effect.writes() || self.direct_align_bytes > 1 { DEVICE } else { CACHE }
     }
 
-    /// The body's length in bytes; `None` for a stream, which is its own body.
-    fn body_bytes(&self) -> Result<Option<u64>, PlanError> {
-        let (Range { start, end }, len_bytes) = (self.body.clone(), self.len_bytes);
-        match len_bytes {
-            Some(len) if start <= end && end <= len => Ok(Some(end - start)),
-            None if start == 0 && end == u64::MAX => Ok(None),
-            _ => Err(PlanError::Body { body: start..end, len_bytes }),
-        }
-    }
-
     fn accelerators(&self, wanted: Option<usize>) -> Result<usize, PlanError> {
-        match at_least_one(wanted, "--accelerators")?.unwrap_or(self.cores) {
-            accelerators if accelerators > ACCELERATORS_MAX => {
-                Err(PlanError::Accelerators { accelerators })
-            }
-            accelerators => Ok(accelerators),
-        }
+        accelerators(wanted, self.cores)
     }
 
     fn record_bytes(&self) -> u64 {
@@ -224,20 +220,25 @@ impl Plan {
         shape: Shape,
         kernel_bytes: impl FnOnce(usize) -> u64,
     ) -> Result<Self, PlanError> {
-        let body_bytes = shape.body_bytes()?;
+        let body_bytes = body_bytes(&shape.body, shape.len_bytes)?;
         let threads =
             at_least_one(options.threads, "--threads")?.unwrap_or(shape.defaults().threads);
+        let threads = if shape.batch.is_some() { 1 } else { threads };
         let store = at_least_one(options.local_store_bytes, "--local-store")?;
         let block_bytes = match at_least_one(options.block_bytes, "--block")? {
             Some(bytes) => bytes.checked_next_multiple_of(shape.record_bytes()).unwrap_or(u64::MAX),
             None => default_block(store, threads, &shape),
         };
         let units = body_bytes.map(|bytes| bytes.div_ceil(block_bytes));
-        let at_most = usize::try_from(units.unwrap_or(u64::MAX)).unwrap_or(usize::MAX).max(1);
+        let at_most = usize::try_from(units.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let at_most = shape.batch.unwrap_or(at_most).max(1);
         let accelerators = shape.accelerators(options.accelerators)?.min(at_most);
         let threads = threads.min(at_most.div_ceil(accelerators));
         // A small input needs no more buffer than itself.
-        let most_bytes = block_bytes.min(body_bytes.unwrap_or(u64::MAX));
+        let most_bytes = match shape.batch {
+            Some(_) => block_bytes.min(body_bytes.unwrap_or(u64::MAX).max(shape.record_bytes())),
+            None => block_bytes.min(body_bytes.unwrap_or(u64::MAX)),
+        };
         let buffer_bytes = buffer_bytes(most_bytes, &shape);
         let out_bytes = shape.out_bytes(most_bytes);
         let each_bytes = buffer_bytes.saturating_add(out_bytes);
@@ -262,6 +263,37 @@ impl Plan {
             body: shape.body,
             cut: shape.cut,
         })
+    }
+
+    /// The layout of a batch for one of its inputs, whose blocks are made to fit
+    /// the buffer.
+    pub(crate) fn of_input(
+        &self,
+        body: Range<u64>,
+        len_bytes: Option<u64>,
+        cut: Cut,
+    ) -> Result<Self, PlanError> {
+        let body_bytes = body_bytes(&body, len_bytes)?;
+        let record_bytes = (cut.align_bytes as u64).max(1);
+        let around_bytes = (cut.before_bytes as u64).saturating_add(cut.after_bytes as u64);
+        let wished_bytes = self.block_bytes.checked_next_multiple_of(record_bytes);
+        let room_bytes = self.buffer_bytes.saturating_sub(around_bytes);
+        let block_bytes = match (wished_bytes, body_bytes) {
+            // Its only block, with nothing around it.
+            (Some(wished), Some(body)) if body <= wished.min(self.buffer_bytes) => wished,
+            (Some(wished), _) if wished <= room_bytes => wished,
+            _ => room_bytes / record_bytes * record_bytes,
+        };
+        if block_bytes == 0 {
+            return Err(PlanError::Store {
+                threads: 1,
+                buffer_bytes: record_bytes.saturating_add(around_bytes),
+                block_bytes: record_bytes,
+                local_store_bytes: self.buffer_bytes,
+            });
+        }
+        let units = body_bytes.map(|bytes| bytes.div_ceil(block_bytes));
+        Ok(Self { block_bytes, units, body, cut, ..self.clone() })
     }
 
     /// Bytes that will be written; `None` for a rewrite, and if the input's end
@@ -311,6 +343,26 @@ impl Piece {
     /// Its bytes, surroundings included.
     pub(crate) fn len(&self) -> usize {
         self.before + self.data + self.after
+    }
+}
+
+/// The length in bytes of a body of an input; `None` for a stream, which is its
+/// own body.
+fn body_bytes(body: &Range<u64>, len_bytes: Option<u64>) -> Result<Option<u64>, PlanError> {
+    match len_bytes {
+        Some(len) if body.start <= body.end && body.end <= len => Ok(Some(body.end - body.start)),
+        None if *body == (0..u64::MAX) => Ok(None),
+        _ => Err(PlanError::Body { body: body.clone(), len_bytes }),
+    }
+}
+
+/// How many accelerators there are where enough is to be done.
+pub(crate) fn accelerators(wanted: Option<usize>, cores: usize) -> Result<usize, PlanError> {
+    match at_least_one(wanted, "--accelerators")?.unwrap_or(cores) {
+        accelerators if accelerators > ACCELERATORS_MAX => {
+            Err(PlanError::Accelerators { accelerators })
+        }
+        accelerators => Ok(accelerators),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Lays a run out, and carries it out.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use accel::Config;
 use storage::{Input, Kind, Output};
@@ -11,12 +11,12 @@ use crate::journal::Journal;
 use crate::kernel::{Body, Head, Kernel, MergeOrder};
 use crate::leases;
 use crate::memory::{peak_rss_bytes, rss_bytes};
-use crate::merge::{EARLY_PARTS_MAX, merge_order};
+use crate::merge::{EARLY_PARTS_MAX, Parts, merge_order};
 use crate::paths::Path;
 use crate::plan::{Options, Plan, PlanError, Shape};
 use crate::sink::Sink;
 use crate::source::Source;
-use crate::stats::{Outcome, Progress, Stats};
+use crate::stats::{Outcome, Progress, Stats, Tally};
 use crate::trace;
 
 /// Lays a run out without starting it: asks the kernel, cuts, and adds memory up.
@@ -24,15 +24,23 @@ use crate::trace;
 /// # Errors
 /// An input the kernel refuses, or options that do not fit.
 pub fn plan<K: Kernel>(kernel: &K, input: &Input, options: &Options) -> Result<Plan, StreamError> {
-    layout(kernel, input, options).map(|(plan, ..)| plan)
+    layout(kernel, input, options, None).map(|laid| laid.plan)
 }
 
 /// A plan, what is streamed, and how the input is reached.
-fn layout<K: Kernel>(
+pub(crate) struct Layout<H> {
+    pub(crate) plan: Plan,
+    pub(crate) body: Body<H>,
+    path: Path,
+}
+
+/// Parts are shared by `sharing` accelerators, or else by those that work.
+pub(crate) fn layout<K: Kernel>(
     kernel: &K,
     input: &Input,
     options: &Options,
-) -> Result<(Plan, Body<K::Header>, Path), StreamError> {
+    sharing: Option<usize>,
+) -> Result<Layout<K::Header>, StreamError> {
     let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
     let body = kernel.open(&InputHead(input)).map_err(refused)?;
     let path = Path::of_input(input, options.direct, kernel.effect())?;
@@ -43,17 +51,24 @@ fn layout<K: Kernel>(
         direct_align_bytes: path.align_bytes,
         effect: kernel.effect(),
         cores: Config::default().accelerators,
+        batch: None,
     };
+    let plan = Plan::new(options, shape, |accelerators| {
+        parts_bytes(kernel, sharing.unwrap_or(accelerators))
+    })?;
+    Ok(Layout { plan, body, path })
+}
+
+/// Most memory of a run's parts, in bytes, those that wait for others included.
+pub(crate) fn parts_bytes<K: Kernel>(kernel: &K, accelerators: usize) -> u64 {
     let waiting = match merge_order(kernel) {
         MergeOrder::Any => 0,
         MergeOrder::ByUnit => (EARLY_PARTS_MAX * size_of::<K::Part>()) as u64,
     };
-    let plan =
-        Plan::new(options, shape, |accelerators| kernel.memory_bytes(accelerators) + waiting)?;
-    Ok((plan, body, path))
+    kernel.memory_bytes(accelerators).saturating_add(waiting)
 }
 
-struct InputHead<'i>(&'i Input);
+pub(crate) struct InputHead<'i>(pub(crate) &'i Input);
 
 impl Head for InputHead<'_> {
     fn len_bytes(&self) -> Option<u64> {
@@ -118,16 +133,79 @@ pub fn run_journaled<K: Kernel>(
     journal: Option<&mut Journal>,
 ) -> Result<Outcome<K::Part>, StreamError> {
     let rss_before = rss_bytes().unwrap_or(0);
-    let (mut plan, body, path) = layout(kernel, input, options)?;
-    if progress.trace.is_some() {
-        plan.memory_bytes += (plan.accelerators * plan.threads) as u64 * trace::THREAD_BYTES;
+    let mut laid = layout(kernel, input, options, None)?;
+    laid.plan.memory_bytes += trace_bytes(&laid.plan, progress);
+    check_output(kernel, output.is_some())?;
+    let parts = Parts::new(kernel, laid.plan.accelerators);
+    let ends = Ends { input, output };
+    let (streamed, plan) = stream_one(kernel, ends, options, progress, laid, &parts, journal)?;
+    let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
+    let part = parts.end(kernel).map_err(refused)?;
+    Ok(Outcome { part, stats: streamed.into_stats(plan, rss_before) })
+}
+
+pub(crate) fn check_output<K: Kernel>(kernel: &K, has_output: bool) -> Result<(), PlanError> {
+    match has_output && !kernel.effect().writes() {
+        true => Err(PlanError::NoOutput { kernel: kernel.name().to_owned() }),
+        false => Ok(()),
     }
-    if output.is_some() && !kernel.effect().writes() {
-        return Err(PlanError::NoOutput { kernel: kernel.name().to_owned() }.into());
+}
+
+/// What came of streaming, but for the parts.
+pub(crate) struct Streamed {
+    pub(crate) tally: Tally,
+    pub(crate) input_path: String,
+    pub(crate) output_path: Option<String>,
+    pub(crate) elapsed: Duration,
+}
+
+impl Streamed {
+    pub(crate) fn into_stats(self, plan: Plan, rss_before: u64) -> Stats {
+        let Tally { bytes_in, bytes_out, spent, engine } = self.tally;
+        Stats {
+            engine: engine.expect("a run has a first thread, which tells its engine"),
+            input_path: self.input_path,
+            output_path: self.output_path,
+            bytes_in,
+            bytes_out,
+            elapsed: self.elapsed,
+            peak_rss_bytes: peak_rss_bytes(),
+            memory_bound_bytes: rss_before.saturating_add(plan.memory_bytes),
+            spent,
+            plan,
+        }
     }
-    let sink = output.map(|output| Sink::open(output, &plan, options.direct)).transpose()?;
-    let source = Source::of(input, &path, &plan);
-    let mut job = Job::new(kernel, &plan, &body, input, source, sink, progress);
+}
+
+/// Most memory that tracing takes, in bytes.
+pub(crate) fn trace_bytes(plan: &Plan, progress: &Progress) -> u64 {
+    match progress.trace {
+        Some(_) => (plan.accelerators * plan.threads) as u64 * trace::THREAD_BYTES,
+        None => 0,
+    }
+}
+
+/// Where a stream begins and ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends<'e> {
+    pub(crate) input: &'e Input,
+    pub(crate) output: Option<&'e Output>,
+}
+
+/// Streams one input into `parts` and the output.
+pub(crate) fn stream_one<K: Kernel>(
+    kernel: &K,
+    Ends { input, output }: Ends<'_>,
+    options: &Options,
+    progress: &Progress,
+    laid: Layout<K::Header>,
+    parts: &Parts<K::Part>,
+    journal: Option<&mut Journal>,
+) -> Result<(Streamed, Plan), StreamError> {
+    let (plan, path) = (&laid.plan, &laid.path);
+    let sink = output.map(|output| Sink::open(output, plan, options.direct)).transpose()?;
+    let source = Source::of(input, path, plan);
+    let mut job = Job::new(kernel, &laid, input, source, sink, parts, progress);
     let started = Instant::now();
     let tally = match journal {
         Some(journal) => leases::stream(&mut job, options, journal)?,
@@ -135,18 +213,6 @@ pub fn run_journaled<K: Kernel>(
     };
     let elapsed = started.elapsed();
     let output_path = job.sink.as_ref().map(|sink| sink.why.clone());
-    let part = job.end()?;
-    let stats = Stats {
-        engine: tally.engine.expect("a run has a first thread, which tells its engine"),
-        input_path: path.why,
-        output_path,
-        bytes_in: tally.bytes_in,
-        bytes_out: tally.bytes_out,
-        elapsed,
-        peak_rss_bytes: peak_rss_bytes(),
-        memory_bound_bytes: rss_before.saturating_add(plan.memory_bytes),
-        spent: tally.spent,
-        plan,
-    };
-    Ok(Outcome { part, stats })
+    job.end()?;
+    Ok((Streamed { tally, input_path: laid.path.why, output_path, elapsed }, laid.plan))
 }

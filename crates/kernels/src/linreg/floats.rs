@@ -92,28 +92,39 @@ struct Tree {
     moments: Moments,
 }
 
-/// Trees that lie side by side.
+/// Trees that lie side by side, of the last of some inputs, and the moments of
+/// those before it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Forest(Vec<Tree>);
+pub(super) struct Forest {
+    before: Moments,
+    trees: Vec<Tree>,
+}
 
 /// Trees grow towards the middle of a forest and shrink again, and a level
 /// occurs once on each side; the vector may have doubled.
 pub(super) const FOREST_BYTES_MAX: u64 = 2 * 2 * 64 * size_of::<Tree>() as u64;
 
 impl Forest {
-    /// Adds the trees that come right after these.
+    /// Adds the trees that come right after these, or those of the inputs after
+    /// this one: the first chunk of an input has the number 0.
     pub(super) fn append(&mut self, later: &Forest) {
-        later.0.iter().for_each(|tree| self.push(*tree));
+        let another = later.trees.first().is_some_and(|tree| tree.index == 0);
+        if another || later.before.n > 0 {
+            self.before = self.moments();
+            self.trees.clear();
+            self.before.append(&later.before);
+        }
+        later.trees.iter().for_each(|tree| self.push(*tree));
     }
 
     fn push(&mut self, mut tree: Tree) {
         let is_left = |left: &Tree, tree: &Tree| left.level == tree.level && tree.index % 2 == 1;
-        while let Some(left) = self.0.pop_if(|left| is_left(left, &tree)) {
+        while let Some(left) = self.trees.pop_if(|left| is_left(left, &tree)) {
             let mut moments = left.moments;
             moments.append(&tree.moments);
             tree = Tree { level: left.level + 1, index: left.index / 2, moments };
         }
-        self.0.push(tree);
+        self.trees.push(tree);
     }
 
     pub(super) fn save(&self, out: &mut Vec<u8>) {
@@ -135,8 +146,8 @@ impl Forest {
 
     /// The moments of all of them.
     pub(super) fn moments(&self) -> Moments {
-        let mut moments = Moments::default();
-        self.0.iter().for_each(|tree| moments.append(&tree.moments));
+        let mut moments = self.before;
+        self.trees.iter().for_each(|tree| moments.append(&tree.moments));
         moments
     }
 }

@@ -4,6 +4,7 @@
 mod changes;
 mod direct;
 mod failures;
+mod many;
 mod memory;
 mod pipes;
 mod probe;

@@ -1,0 +1,175 @@
+//! A directory that gets an output for each of many inputs.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::{OutputError, OutputErrorKind, shown};
+use crate::list::Listed;
+use crate::output::{Options, Output};
+
+/// Where the outputs of many inputs go, each under its input's name.
+#[derive(Clone, Debug)]
+pub struct OutDir {
+    path: PathBuf,
+    force: bool,
+}
+
+impl OutDir {
+    /// Makes `path`, and the directories in it that outputs for `inputs` need.
+    /// With `force` an output may replace a file, but no input other than its own.
+    ///
+    /// # Errors
+    /// Outputs that would have one name, or one that exists, before anything is made.
+    pub fn prepare(path: &Path, inputs: &[Listed], force: bool) -> Result<Self, OutputError> {
+        let dir = Self { path: path.to_owned(), force };
+        dir.check_names(inputs)?;
+        match path.metadata() {
+            Ok(found) if !found.is_dir() => {
+                let (what, cure) = ("is no directory", "give --out-dir another name");
+                return Err(OutputError::new(
+                    OutputErrorKind::Unwritable,
+                    &shown(path),
+                    what,
+                    cure,
+                ));
+            }
+            Ok(_) => dir.check_existing(inputs)?,
+            Err(_) => {}
+        }
+        dir.make(path)?;
+        let mut made = None;
+        for parent in inputs.iter().map(|input| input.name().parent()) {
+            if let Some(parent) = parent.filter(|_| parent != made) {
+                dir.make(&dir.path.join(parent))?;
+                made = Some(parent);
+            }
+        }
+        Ok(dir)
+    }
+
+    /// The name of an input's output.
+    #[must_use]
+    pub fn place(&self, input: &Listed) -> PathBuf {
+        self.path.join(input.name())
+    }
+
+    /// The name for messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        shown(&self.path)
+    }
+
+    /// Opens the output for an input.
+    ///
+    /// # Errors
+    /// Those of [`Output::create`].
+    pub fn create(&self, input: &Listed, len_bytes: Option<u64>) -> Result<Output, OutputError> {
+        Output::create(&self.place(input), &Options { force: self.force, len_bytes })
+    }
+
+    fn make(&self, path: &Path) -> Result<(), OutputError> {
+        std::fs::create_dir_all(path)
+            .map_err(|error| OutputError::os(&shown(path), "cannot be made", &error))
+    }
+
+    /// No two outputs may have one name, nor one lie below another.
+    fn check_names(&self, inputs: &[Listed]) -> Result<(), OutputError> {
+        let mut sorted: Vec<_> = inputs.iter().collect();
+        // `/` before all other bytes: what lies below a name comes right after it.
+        let key = |input: &Listed| {
+            let bytes = input.name().as_os_str().as_bytes().to_owned();
+            bytes.into_iter().map(|byte| if byte == b'/' { 0 } else { byte })
+        };
+        sorted.sort_by(|a, b| key(a).cmp(key(b)));
+        let clash = sorted.windows(2).find(|two| two[1].name().starts_with(two[0].name()));
+        let Some([a, b]) = clash else { return Ok(()) };
+        let (place, a, b) = (shown(&self.place(a)), shown(a.path()), shown(b.path()));
+        let what = format!("would be written for {a}, and is in the way of the output for {b}");
+        let cure = "rename one of them, or write to two directories";
+        Err(OutputError::new(OutputErrorKind::Exists, &place, what, cure))
+    }
+
+    /// What is there already may be replaced only if that was asked for, and an
+    /// input only by its own output: others may still have to be read.
+    fn check_existing(&self, inputs: &[Listed]) -> Result<(), OutputError> {
+        let refused = |place: &Path, what: String, cure: &str| {
+            Err(OutputError::new(OutputErrorKind::Exists, &shown(place), what, cure))
+        };
+        let numbers: HashMap<_, _> = inputs.iter().map(Listed::identity).zip(0..).collect();
+        for (number, input) in inputs.iter().enumerate() {
+            let place = self.place(input);
+            let found = match place.metadata() {
+                Ok(found) if found.is_file() => found,
+                Ok(_) => continue,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => {
+                    return Err(OutputError::os(&shown(&place), "cannot be written", &error));
+                }
+            };
+            if !self.force {
+                let cure = "give --force to replace it, or another --out-dir";
+                return refused(&place, "exists already".to_owned(), cure);
+            }
+            match numbers.get(&(found.dev(), found.ino())) {
+                Some(other) if *other != number => {
+                    let what = format!(
+                        "is an input too, and would be replaced by what {} gives",
+                        shown(input.path())
+                    );
+                    return refused(&place, what, "give another --out-dir");
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::list::list;
+    use crate::testing::{disk_dir, names};
+
+    /// Prepares `to` for the files `from`, all in one folder, which holds them.
+    fn prepare(dir: &Path, from: &[&str], to: &str, force: bool) -> Result<OutDir, OutputError> {
+        for path in from.iter().filter(|path| !dir.join(path).exists()) {
+            std::fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
+            std::fs::write(dir.join(path), path).unwrap();
+        }
+        let paths: Vec<_> = from.iter().map(|path| dir.join(path)).collect();
+        OutDir::prepare(&dir.join(to), &list(&paths, true).unwrap(), force)
+    }
+
+    #[test]
+    fn outputs_of_one_name_are_refused_before_anything_is_made() {
+        let dir = disk_dir();
+        std::fs::create_dir_all(dir.path().join("c/x")).unwrap();
+        std::fs::write(dir.path().join("c/x/y"), "").unwrap();
+        for clash in [&["a/x", "b/x"][..], &["a/x", "c"], &["a/x.", "c", "b/x"]] {
+            let error = prepare(dir.path(), clash, "out", true).unwrap_err();
+            assert!(error.to_string().contains("out/x: would be written for "), "{error}");
+            assert!(!dir.path().join("out").exists());
+        }
+        prepare(dir.path(), &["a/x.", "b/x-", "c"], "out/more", false).unwrap();
+        assert_eq!(names(&dir.path().join("out/more")), ["x"]);
+    }
+
+    #[test]
+    fn an_input_is_replaced_by_its_own_output_alone() {
+        let dir = disk_dir();
+        let refused = |from: &[&str], to, force| {
+            prepare(dir.path(), from, to, force).unwrap_err().to_string()
+        };
+        assert!(refused(&["d/a", "d/b"], "d", false).contains("d/a: exists already; give --force"));
+        prepare(dir.path(), &["d/a", "d/b"], "d", true).unwrap();
+        std::fs::create_dir_all(dir.path().join("t/s")).unwrap();
+        std::fs::write(dir.path().join("t/a"), "").unwrap();
+        std::fs::write(dir.path().join("t/s/a"), "").unwrap();
+        assert!(refused(&["t"], "t/s", true).contains("t/s/a: is an input too"));
+        assert!(refused(&["t"], "d/a", true).contains("d/a: is no directory"));
+    }
+}

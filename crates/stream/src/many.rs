@@ -1,0 +1,272 @@
+//! Many inputs in one run: the large ones one after the other, each by all
+//! accelerators; small ones that stand side by side in the list as a *batch*,
+//! each by one accelerator.
+//!
+//! Parts live through the whole run. Those that are merged in order are so
+//! within each input, and the inputs in the order of the list.
+
+mod batch;
+
+use std::ops::Range;
+use std::time::Instant;
+
+use accel::{Config, EngineChoice};
+use storage::{Input, Listed, OutDir};
+
+use crate::error::StreamError;
+use crate::kernel::Kernel;
+use crate::memory::{peak_rss_bytes, rss_bytes};
+use crate::merge::Parts;
+use crate::paths::Direct;
+use crate::plan::{BUF_ALIGN_BYTES, Options, Plan, PlanError, Shape, accelerators};
+use crate::run::{
+    Ends, Streamed, check_output, layout, parts_bytes, stream_one, trace_bytes,
+};
+use crate::stats::{Outcome, Progress, Tally};
+use batch::Batch;
+
+/// A longer file is worth all accelerators.
+const SMALL_BYTES_MAX: u64 = 4 << 20;
+
+/// Where a run over many inputs writes what it makes of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Outputs<'o> {
+    /// Prepared for these inputs.
+    pub dir: &'o OutDir,
+    /// Bring each output to the disk.
+    pub sync: bool,
+}
+
+/// Inputs that are streamed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    /// One, by all accelerators.
+    Alone(usize),
+    /// Small files side by side, each by one accelerator.
+    Batch(Range<usize>),
+}
+
+/// Cuts the list. What was asked for by name (an engine, direct I/O, faults) is
+/// for inputs that are streamed alone, so all of them are then.
+fn segments(inputs: &[Listed], options: &Options) -> impl Iterator<Item = Segment> {
+    let batches = matches!(options.engine, EngineChoice::Auto | EngineChoice::Pread)
+        && options.direct != Direct::On
+        && options.faults.is_none();
+    let is_small = move |input: &Listed| {
+        batches && input.len_bytes().is_some_and(|len| len <= SMALL_BYTES_MAX)
+    };
+    let mut from = 0;
+    // No inputs are an empty batch, which tells of its engine too.
+    let mut begun = false;
+    std::iter::from_fn(move || {
+        if from == inputs.len() && begun {
+            return None;
+        }
+        begun = true;
+        let small = inputs[from..].iter().take_while(|input| is_small(input)).count();
+        let until = from + small.max(1).min(inputs.len() - from);
+        let segment = if small == 0 && from < until {
+            Segment::Alone(from)
+        } else {
+            Segment::Batch(from..until)
+        };
+        from = until;
+        Some(segment)
+    })
+}
+
+/// How all inputs are laid out.
+struct Plans {
+    /// Accelerators that share the parts.
+    accelerators: usize,
+    batch: Option<Plan>,
+    /// No input that is streamed alone takes more memory, unless its header asks for it.
+    alone: Option<Plan>,
+}
+
+impl Plans {
+    fn new<K: Kernel>(kernel: &K, inputs: &[Listed], options: &Options) -> Result<Self, PlanError> {
+        if inputs.len() > 1 {
+            let refused = |error| PlanError::Many { kernel: kernel.name().to_owned(), error };
+            kernel.check_many().map_err(refused)?;
+        }
+        let cores = Config::default().accelerators;
+        let accelerators = accelerators(options.accelerators, cores)?;
+        let plan = |batch: Option<usize>, len_bytes: Option<u64>| {
+            let direct = batch.is_none() && options.direct != Direct::Off;
+            let shape = Shape {
+                body: 0..len_bytes.unwrap_or(u64::MAX),
+                len_bytes,
+                cut: kernel.cut(&K::Header::default()),
+                direct_align_bytes: if direct { BUF_ALIGN_BYTES } else { 1 },
+                effect: kernel.effect(),
+                cores,
+                batch,
+            };
+            Plan::new(options, shape, |_| parts_bytes(kernel, accelerators))
+        };
+        let (mut alone, mut batch) = (None, None);
+        for segment in segments(inputs, options) {
+            match segment {
+                Segment::Alone(number) => {
+                    let len = inputs[number].len_bytes().unwrap_or(u64::MAX);
+                    alone = alone.max(Some(len));
+                }
+                Segment::Batch(range) => {
+                    let (files, len) = batch.unwrap_or_default();
+                    let longest = inputs[range.clone()].iter().filter_map(Listed::len_bytes).max();
+                    batch = Some((range.len().max(files), longest.unwrap_or(0).max(len)));
+                }
+            }
+        }
+        let known = |len: u64| (len < u64::MAX).then_some(len);
+        Ok(Self {
+            accelerators,
+            batch: batch.map(|(files, len)| plan(Some(files), Some(len))).transpose()?,
+            alone: alone.map(|len| plan(None, known(len))).transpose()?,
+        })
+    }
+
+    /// The one that takes more memory.
+    fn largest(&self) -> &Plan {
+        let plans = self.batch.iter().chain(&self.alone);
+        plans.max_by_key(|plan| plan.memory_bytes).expect("each segment has a plan")
+    }
+}
+
+/// Lays a run over many inputs out without starting it: the plan of those that
+/// take most memory.
+///
+/// # Errors
+/// A kernel that does not take several inputs, or options that do not fit.
+pub fn plan_all<K: Kernel>(
+    kernel: &K,
+    inputs: &[Listed],
+    options: &Options,
+) -> Result<Plan, StreamError> {
+    Ok(Plans::new(kernel, inputs, options)?.largest().clone())
+}
+
+/// Streams `inputs` through `kernel`, in their order, and for a transform or
+/// rewrite each into an output of its own; without `outputs` what it makes is
+/// dropped. A reduction's result is that of all of them.
+///
+/// [`Outcome::stats`] has the plan of [`plan_all`], and sums.
+///
+/// # Errors
+/// See [`StreamError`]; of several failures, the one earliest in the list.
+/// Outputs that were finished before stay, each whole.
+///
+/// # Panics
+/// A panic of the kernel is passed on.
+pub fn run_all<K: Kernel>(
+    kernel: &K,
+    inputs: &[Listed],
+    outputs: Option<&Outputs<'_>>,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Outcome<K::Part>, StreamError> {
+    // What finding the inputs took for a while counts too.
+    let peak_before = peak_rss_bytes().unwrap_or(0);
+    let rss_before = rss_bytes().unwrap_or(0);
+    check_output(kernel, outputs.is_some())?;
+    let plans = Plans::new(kernel, inputs, options)?;
+    let mut plan = plans.largest().clone();
+    plan.memory_bytes += trace_bytes(&plan, progress);
+    let run = Run { kernel, inputs, outputs, options, progress, plans: &plans };
+    let mut parts = Parts::new(kernel, plans.accelerators);
+    let (mut tally, mut ways) = (Tally::default(), (Vec::new(), Vec::new()));
+    let started = Instant::now();
+    for segment in segments(inputs, options) {
+        parts.restart();
+        let streamed = match segment {
+            Segment::Alone(number) => {
+                let (streamed, own) = run.alone(&inputs[number], &parts)?;
+                plan.memory_bytes = plan.memory_bytes.max(own.memory_bytes);
+                streamed
+            }
+            Segment::Batch(range) => run.batch(range, &parts)?,
+        };
+        tally += streamed.tally;
+        add_way(&mut ways.0, Some(streamed.input_path));
+        add_way(&mut ways.1, streamed.output_path);
+    }
+    let refused = |error| StreamError::Kernel { input: names(inputs), error };
+    let part = parts.end(kernel).map_err(refused)?;
+    let output_path = outputs.map(|_| ways.1.join(", "));
+    let input_path = ways.0.join(", ");
+    let streamed = Streamed { tally, input_path, output_path, elapsed: started.elapsed() };
+    let mut stats = streamed.into_stats(plan, rss_before);
+    stats.memory_bound_bytes = stats.memory_bound_bytes.max(peak_before);
+    Ok(Outcome { part, stats })
+}
+
+/// Notes a way that inputs or outputs took; how many there are is bounded.
+fn add_way(ways: &mut Vec<String>, way: Option<String>) {
+    const SHOWN_MAX: usize = 4;
+    if let Some(way) = way.filter(|way| !ways.contains(way)) {
+        match ways.len() {
+            SHOWN_MAX => ways.push("and others".to_owned()),
+            0..SHOWN_MAX => ways.push(way),
+            _ => {}
+        }
+    }
+}
+
+/// The inputs for a message about all of them.
+fn names(inputs: &[Listed]) -> String {
+    match inputs {
+        [] => "no input".to_owned(),
+        [one] => one.shown(),
+        [first, more @ ..] => format!("{} and {} more", first.shown(), more.len()),
+    }
+}
+
+/// What all segments share.
+struct Run<'r, K> {
+    kernel: &'r K,
+    inputs: &'r [Listed],
+    outputs: Option<&'r Outputs<'r>>,
+    options: &'r Options,
+    progress: &'r Progress,
+    plans: &'r Plans,
+}
+
+impl<K: Kernel> Run<'_, K> {
+    fn alone(
+        &self,
+        listed: &Listed,
+        parts: &Parts<K::Part>,
+    ) -> Result<(Streamed, Plan), StreamError> {
+        let (kernel, options) = (self.kernel, self.options);
+        let input = Input::open(listed.path())?;
+        let laid = layout(kernel, &input, options, Some(self.plans.accelerators))?;
+        let create = |outputs: &Outputs<'_>| outputs.dir.create(listed, laid.plan.output_bytes());
+        let output = self.outputs.map(create).transpose()?;
+        let ends = Ends { input: &input, output: output.as_ref() };
+        let streamed =
+            stream_one(kernel, ends, options, self.progress, laid, parts, None)?;
+        if let (Some(output), Some(outputs)) = (output, self.outputs) {
+            output.commit(outputs.sync)?;
+        }
+        Ok(streamed)
+    }
+
+    fn batch(&self, range: Range<usize>, parts: &Parts<K::Part>) -> Result<Streamed, StreamError> {
+        let plan = self.plans.batch.as_ref().expect("a run with batches has a plan for them");
+        let inputs = &self.inputs[range];
+        let batch = Batch::new(self.kernel, plan, inputs, self.outputs, parts, self.progress);
+        let started = Instant::now();
+        let tally = batch.stream()?;
+        let cached = || "page cache: small".to_owned();
+        Ok(Streamed {
+            tally,
+            input_path: cached(),
+            output_path: self.outputs.map(|_| cached()),
+            elapsed: started.elapsed(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

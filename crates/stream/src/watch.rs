@@ -1,0 +1,70 @@
+//! What one thread of a run does, told to whoever watches it.
+
+use std::time::Instant;
+
+use accel::{Cx, Place};
+
+use crate::plan::{Piece, Plan};
+use crate::stats::{Progress, Spent, Step, Tally};
+use crate::trace::{InFlight, Log};
+
+/// What all threads of a run are watched by.
+pub(crate) struct Watches<'w> {
+    progress: &'w Progress,
+    /// By accelerator.
+    in_flight: Vec<InFlight>,
+}
+
+impl<'w> Watches<'w> {
+    pub(crate) fn new(progress: &'w Progress, plan: &Plan) -> Self {
+        progress.starts(plan);
+        let in_flight = (0..plan.accelerators).map(|_| InFlight::default()).collect();
+        Self { progress, in_flight }
+    }
+
+    /// The watch of one thread; the first one tells the engine.
+    pub(crate) fn start(&'w self, cx: &Cx<'_>, at: Place) -> Watch<'w> {
+        let trace = self.progress.trace.as_ref();
+        let engine = (at.index() == 0 || trace.is_some()).then(|| cx.engine());
+        let name = engine.as_ref().map_or("", |engine| engine.name);
+        let place = (at.accelerator, at.thread);
+        Watch {
+            progress: self.progress,
+            log: Log::new(trace, &self.in_flight[at.accelerator], name, place),
+            tally: Tally { engine: engine.filter(|_| at.index() == 0), ..Tally::default() },
+            of_unit: Spent::default(),
+        }
+    }
+}
+
+/// What one thread does, and how long each step takes.
+pub(crate) struct Watch<'w> {
+    progress: &'w Progress,
+    pub(crate) tally: Tally,
+    pub(crate) log: Log<'w>,
+    /// The unit that is worked on.
+    of_unit: Spent,
+}
+
+impl Watch<'_> {
+    /// A step of `piece` ends that began at `from`; when.
+    pub(crate) fn step(&mut self, step: Step, from: Instant, piece: &Piece) -> Instant {
+        let now = Instant::now();
+        *self.of_unit.of(step) += now - from;
+        self.log.step(step, (from, now), (piece.index, piece.data));
+        now
+    }
+
+    /// Something ends that began at `from` and belongs to no unit.
+    pub(crate) fn besides(&mut self, step: Step, from: Instant) {
+        *self.tally.spent.of(step) += from.elapsed();
+    }
+
+    /// `piece` is done.
+    pub(crate) fn unit(&mut self, piece: &Piece) {
+        let spent = std::mem::take(&mut self.of_unit);
+        self.tally.spent += spent;
+        self.tally.bytes_in += piece.data as u64;
+        self.progress.add(piece.data, spent);
+    }
+}
