@@ -27,6 +27,7 @@ mod page;
 pub mod permutation;
 mod probe;
 mod program;
+pub mod schemes;
 mod search;
 pub mod stream;
 pub mod synthetic;
@@ -46,6 +47,7 @@ use crate::identity::IdentityArgs;
 use crate::irregular::Irregular as _;
 use crate::machine::Machine;
 use crate::offload::OffloadArgs;
+use crate::schemes::SchemesArgs;
 use crate::stream::StreamArgs;
 use crate::synthetic::SyntheticArgs;
 use crate::table::Table;
@@ -81,6 +83,8 @@ pub enum Bench {
     Stream(StreamArgs),
     /// AES-128 as simple loop, double buffering and threads (Figure 10)
     Aes(AesArgs),
+    /// Who does the I/O of a run: the schemes of the paper on I/O prefetching
+    Schemes(SchemesArgs),
 }
 
 /// How results are printed.
@@ -106,6 +110,7 @@ pub fn tables(bench: &Bench) -> anyhow::Result<Vec<Table>> {
         Bench::Identity(args) => identity::run(args, &machine)?,
         Bench::Offload(args) => offload::run(args, &machine)?,
         Bench::Stream(args) => stream::run(args, &machine)?,
+        Bench::Schemes(args) => schemes::run(args, &machine)?,
         Bench::Walk(args) => vec![walk::Walk::run(args, &machine)?],
         Bench::Listrank(args) => vec![listrank::ListRank::run(args, &machine)?],
         Bench::Probe(args) => vec![probe::Probe::run(args, &machine)?],

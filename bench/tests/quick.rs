@@ -77,6 +77,11 @@ fn aes() {
 }
 
 #[test]
+fn schemes() {
+    check("schemes", 1);
+}
+
+#[test]
 fn senseless_arguments_are_refused() {
     for line in [
         "walk --threads 0",

@@ -166,7 +166,7 @@ fn stream_once(
 
 /// Seconds spent in each step by the threads of a core together.
 fn per_core(stats: &Stats) -> [f64; 3] {
-    let Spent { get, compute, put } = stats.spent;
+    let Spent { get, compute, put, .. } = stats.spent;
     [get, compute, put].map(|time| time.as_secs_f64() / stats.plan.accelerators as f64)
 }
 

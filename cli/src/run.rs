@@ -16,7 +16,9 @@ use cellway::kernels::{
     Aes128Ecb, Aes256Ctr, Blake3, Crc32c, Entry, Finish, Histogram, Identity, LinReg, Report as _,
 };
 use cellway::storage::{self, Input, Output};
-use cellway::stream::{self, Chain, Direct, Outcome, Plan, Progress, Stats, Trace, Transform};
+use cellway::stream::{
+    self, Chain, Direct, Outcome, Plan, Progress, Scheme, Stats, Trace, Transform,
+};
 use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::Format;
 use cellway_bench::args::parse_bytes;
@@ -114,6 +116,15 @@ struct Layout {
     /// by what is cached, on is an error where it cannot be
     #[arg(long, value_name = "WHEN", default_value_t, value_parser = one_of::<Direct>(&["auto", "on", "off"]))]
     direct: Direct,
+    /// Who reads and writes: direct, the accelerators' own threads; 1, the host
+    /// at their call; 2, that after it read all; 3, while it reads ahead; 4, all
+    /// through memory, before and after; 6, all through memory, meanwhile;
+    /// staged, as 6 through a few buffers. auto takes direct
+    #[arg(long, value_name = "NAME", default_value_t, value_parser = str::parse::<Scheme>)]
+    scheme: Scheme,
+    /// Buffers of --scheme staged [default: 3]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    staging: Option<u32>,
 }
 
 impl Layout {
@@ -125,6 +136,8 @@ impl Layout {
             local_store_bytes: self.local_store,
             engine: self.engine,
             direct: self.direct,
+            scheme: self.scheme,
+            staging: self.staging.map(|number| number as usize),
             ..Options::default()
         }
     }

@@ -12,7 +12,7 @@ use crate::workspace::{Workspace, cargo};
 
 /// The experiments: what `cellway bench` knows.
 pub(crate) const EXPERIMENTS: &[&str] =
-    &["threads", "listrank", "walk", "probe", "search", "synthetic", "aes"];
+    &["threads", "listrank", "walk", "probe", "search", "synthetic", "aes", "schemes"];
 
 /// What to run.
 #[derive(clap::Args)]

@@ -43,6 +43,13 @@ pub(super) struct StatsJson<'a> {
     get_seconds: f64,
     compute_seconds: f64,
     put_seconds: f64,
+    /// As `--scheme` takes it.
+    scheme: String,
+    /// By threads of the host, as is the next one.
+    host_read_seconds: f64,
+    host_write_seconds: f64,
+    /// What of get and put was waiting for the host.
+    wait_seconds: f64,
     /// Input bytes per second that each step allowed by itself; `null` if it took no time.
     get_bytes_per_second: Option<f64>,
     compute_bytes_per_second: Option<f64>,
@@ -77,6 +84,10 @@ impl<'a> StatsJson<'a> {
             get_seconds: stats.spent.get.as_secs_f64(),
             compute_seconds: stats.spent.compute.as_secs_f64(),
             put_seconds: stats.spent.put.as_secs_f64(),
+            scheme: stats.plan.scheme.to_string(),
+            host_read_seconds: stats.spent.host_read.as_secs_f64(),
+            host_write_seconds: stats.spent.host_write.as_secs_f64(),
+            wait_seconds: stats.spent.wait.as_secs_f64(),
             get_bytes_per_second: rates.get,
             compute_bytes_per_second: rates.compute,
             put_bytes_per_second: rates.put,

@@ -29,6 +29,8 @@ fn layouts() -> Vec<String> {
     let both = |direct: &String| format!("--engine pread {direct}");
     let more: Vec<_> = layouts.iter().filter(|way| way.starts_with("--direct")).map(both).collect();
     layouts.extend(more);
+    layouts
+        .extend(["1", "2", "3", "4", "6", "staged --staging 2"].map(|s| format!("--scheme {s}")));
     layouts.push("--accelerators 3 --threads 2".to_owned());
     layouts.push("--accelerators 1 --threads 1".to_owned());
     layouts.iter().map(|way| format!("{way} --block {BLOCK}")).chain([String::new()]).collect()

@@ -66,10 +66,12 @@ pub use accelerator::{
 };
 pub use arena::BUF_ALIGN_BYTES;
 pub use cx::{Cx, Thread};
+pub use engine::host::{HostFault, HostIo};
 pub use engine::memory::MemoryPath;
 pub use engine::{EngineChoice, EngineError, EngineReport, Faults, probe};
 pub use fault::{TransferError, TransferFault, TransferResult};
 pub use mail::NoFit;
+pub use parcel::{GivenBack, HandedOver};
 pub use queue::{Direction, Tag};
 pub use region::{Ea, Lent, Region};
 pub use sched::SpawnError;

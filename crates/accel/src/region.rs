@@ -2,9 +2,14 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::marker::PhantomData;
 use std::ops::{Add, Range};
 use std::sync::Arc;
+
+use crate::arena::Arena;
+use crate::engine::host::{HostFault, HostIo};
+use crate::queue::Direction;
 
 /// A memory range lent for the length of a run, or an open file's range.
 ///
@@ -13,6 +18,8 @@ pub struct Region<'env> {
     pub(crate) kind: Kind,
     len_bytes: u64,
     lent: PhantomData<&'env mut [u8]>,
+    /// Keeps memory mapped that is the region's own.
+    _own: Option<Arena>,
 }
 
 pub(crate) enum Kind {
@@ -42,7 +49,7 @@ impl<'env> Region<'env> {
     #[must_use]
     pub fn memory(bytes: &'env [u8]) -> Self {
         let kind = Kind::Memory { start: bytes.as_ptr().cast_mut(), writable: false };
-        Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData }
+        Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData, _own: None }
     }
 
     /// Memory to get from and put to. Accelerators that put to overlapping
@@ -50,7 +57,20 @@ impl<'env> Region<'env> {
     #[must_use]
     pub fn memory_mut(bytes: &'env mut [u8]) -> Self {
         let kind = Kind::Memory { start: bytes.as_mut_ptr(), writable: true };
-        Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData }
+        Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData, _own: None }
+    }
+
+    /// Main memory of its own, zeroed, to get from and put to. Pages that nobody
+    /// touches take no room. Host threads fill it from files and drain it to
+    /// files ([`Region::read_from`], [`Region::write_to`]) beside the accelerators.
+    ///
+    /// # Errors
+    /// What the kernel answers where so much cannot be mapped.
+    pub fn staging(len_bytes: usize) -> io::Result<Region<'static>> {
+        let arena = Arena::new(len_bytes)?;
+        let kind = Kind::Memory { start: arena.start().as_ptr(), writable: true };
+        let len_bytes = len_bytes as u64;
+        Ok(Region { kind, len_bytes, lent: PhantomData, _own: Some(arena) })
     }
 
     /// Bytes `range` of a file, through the page cache. `name` appears in errors.
@@ -68,7 +88,7 @@ impl<'env> Region<'env> {
         let align_bytes = align_bytes.clamp(1, 1 << 30).next_power_of_two();
         let kind =
             Kind::File(FileRange { file, start: range.start, align_bytes, name: name.into() });
-        Self { kind, len_bytes, lent: PhantomData }
+        Self { kind, len_bytes, lent: PhantomData, _own: None }
     }
 
     /// The region's length in bytes.
@@ -84,6 +104,66 @@ impl<'env> Region<'env> {
     #[inline]
     pub fn at(&'env self, offset: u64) -> Ea<'env> {
         Ea { region: self, offset }
+    }
+
+    /// A host-issued transfer: fills `len` bytes, `at` bytes into writable memory,
+    /// from `file` at `offset`. Accelerators that get them meanwhile see a
+    /// mixture of old and new ones.
+    ///
+    /// # Errors
+    /// What fails, and where in the file; a place that is no such memory.
+    pub fn read_from(
+        &self,
+        io: &mut HostIo,
+        file: &File,
+        offset: u64,
+        at: u64,
+        len: usize,
+    ) -> Result<(), HostFault> {
+        self.host_transfer(Direction::Get, io, file, offset, at, len)
+    }
+
+    /// A host-issued transfer: writes `len` bytes, `at` bytes into writable
+    /// memory, to `file` at `offset`.
+    ///
+    /// # Errors
+    /// As [`Region::read_from`].
+    pub fn write_to(
+        &self,
+        io: &mut HostIo,
+        file: &File,
+        offset: u64,
+        at: u64,
+        len: usize,
+    ) -> Result<(), HostFault> {
+        self.host_transfer(Direction::Put, io, file, offset, at, len)
+    }
+
+    fn host_transfer(
+        &self,
+        direction: Direction,
+        io: &mut HostIo,
+        file: &File,
+        offset: u64,
+        at: u64,
+        len: usize,
+    ) -> Result<(), HostFault> {
+        match self.kind {
+            Kind::Memory { start, writable: true }
+                if (Ea { region: self, offset: at }).holds(len) =>
+            {
+                // SAFETY: the range was checked against the region, whose memory is
+                // its own or lent for 'env; others only make racing copies of it.
+                unsafe {
+                    io.transfer(direction, file, offset, start.wrapping_add(at as usize), len)
+                }
+            }
+            _ => {
+                let what = format!("{len} bytes at {at} are no writable memory of {self:?}");
+                let error = io::Error::new(io::ErrorKind::InvalidInput, what);
+                Err(HostFault { offset, error })
+            }
+        }
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -70,6 +70,7 @@ impl LocalStore {
             capacity_bytes: range.end - range.start,
             got_until: std::ptr::null(),
             is_movable: align == BUF_ALIGN_BYTES,
+            is_abandoned: false,
             store,
         };
         Ok(Buf { inner: Box::new(inner) })
@@ -108,6 +109,8 @@ struct BufInner {
     got_until: *const u8,
     /// Aligned no more than every slot is.
     is_movable: bool,
+    /// Its slot is not to be lent again.
+    is_abandoned: bool,
     store: Rc<Inner>,
 }
 
@@ -192,6 +195,11 @@ impl Buf {
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.inner.store.arena
     }
+
+    /// Drops the buffer without giving its slot back: somebody else still uses it.
+    pub(crate) fn abandon(mut self) {
+        self.inner.is_abandoned = true;
+    }
 }
 
 impl Deref for Buf {
@@ -221,6 +229,9 @@ impl DerefMut for Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
+        if self.inner.is_abandoned {
+            return;
+        }
         self.inner.store.space.borrow_mut().give(self.slot());
     }
 }

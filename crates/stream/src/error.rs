@@ -34,6 +34,14 @@ pub enum StreamError {
     /// The accelerators could not run.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// An OS thread of the host could not be started.
+    #[error("cannot start the thread {name}: {source}; take --scheme direct")]
+    HostThread {
+        /// Which one.
+        name: String,
+        /// What the kernel answered.
+        source: std::io::Error,
+    },
 }
 
 /// A failure and the unit it happened in, to report the first of several.

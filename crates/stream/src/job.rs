@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use accel::{Buf, Config, Cx, RunError, Tag, TransferError, TransferFault};
+use accel::{Buf, Config, Cx, Tag, TransferError, TransferFault};
 use storage::{Input, InputError};
 
 use crate::error::{Failure, StreamError, as_io};
@@ -15,6 +15,7 @@ use crate::leases::Lease;
 use crate::merge::Parts;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Piece, Plan};
 use crate::run::Layout;
+use crate::scheme::Host;
 use crate::sink::{ROOM_FROM, Sink};
 use crate::source::Source;
 use crate::stats::{Progress, Step, Tally};
@@ -28,6 +29,7 @@ pub(crate) struct Job<'j, K: Kernel> {
     pub(crate) input: &'j Input,
     source: Source,
     pub(crate) sink: Option<Sink<'j>>,
+    host: &'j Host<'j>,
     pub(crate) parts: &'j Parts<K::Part>,
     pub(crate) progress: &'j Progress,
     /// How long units are taken; `None`: to the input's end.
@@ -40,9 +42,9 @@ impl<'j, K: Kernel> Job<'j, K> {
     pub(crate) fn new(
         kernel: &'j K,
         laid: &'j Layout<K::Header>,
-        input: &'j Input,
-        source: Source,
+        (input, source): (&'j Input, Source),
         sink: Option<Sink<'j>>,
+        host: &'j Host<'j>,
         parts: &'j Parts<K::Part>,
         progress: &'j Progress,
     ) -> Self {
@@ -53,6 +55,7 @@ impl<'j, K: Kernel> Job<'j, K> {
             input,
             source,
             sink,
+            host,
             parts,
             progress,
             lease: None,
@@ -62,7 +65,7 @@ impl<'j, K: Kernel> Job<'j, K> {
     }
 
     /// Starts the threads and waits for all of them.
-    pub(crate) fn stream(&self, options: &Options) -> Result<Tally, RunError> {
+    pub(crate) fn stream(&self, options: &Options) -> Result<Tally, StreamError> {
         let config = Config {
             accelerators: self.plan.accelerators,
             threads: self.plan.threads,
@@ -73,14 +76,17 @@ impl<'j, K: Kernel> Job<'j, K> {
             ..Config::default()
         };
         let watches = &Watches::new(self.progress, self.plan);
-        let tallies = accel::run(&config, |cx, at| async move {
-            let mut watch = watches.start(&cx, at);
-            if let Err(failure) = self.work(&cx, at.accelerator, &mut watch).await {
-                self.fail(failure);
-            }
-            watch.tally
+        let fail = |failure| self.fail(failure);
+        let tallies = self.host.beside(options.faults, &fail, || {
+            accel::run(&config, |cx, at| async move {
+                let mut watch = watches.start(&cx, at);
+                if let Err(failure) = self.work(&cx, at.accelerator, &mut watch).await {
+                    self.fail(failure);
+                }
+                watch.tally
+            })
         })?;
-        let mut all = Tally::default();
+        let mut all = Tally { spent: self.host.spent(), ..Tally::default() };
         tallies.into_iter().for_each(|tally| all += tally);
         Ok(all)
     }
@@ -88,7 +94,7 @@ impl<'j, K: Kernel> Job<'j, K> {
     /// Units that were taken, or as many as there are; a stream does not tell.
     pub(crate) fn taken(&self) -> u64 {
         match &self.source {
-            Source::Offsets { next, .. } => next.load(Ordering::Relaxed),
+            Source::Offsets { next, .. } | Source::Host { next } => next.load(Ordering::Relaxed),
             Source::Stream(_) => u64::MAX,
         }
     }
@@ -175,6 +181,13 @@ impl<'j, K: Kernel> Job<'j, K> {
                     Some(piece) => (region, piece),
                     None => return Ok((buf, None)),
                 }
+            }
+            Source::Host { next } => {
+                let next = next.fetch_add(1, Ordering::Relaxed);
+                let Some(piece) = self.plan.piece(next) else { return Ok((buf, None)) };
+                let got = self.host.get(cx, piece, buf).await;
+                let (buf, is_there) = got.map_err(Failure::of(piece.index))?;
+                return Ok((buf, is_there.then_some(piece)));
             }
             Source::Stream(window) => {
                 buf.set_view(0..buf.capacity_bytes());
@@ -312,5 +325,6 @@ impl<'j, K: Kernel> Job<'j, K> {
         if let Some(sink) = &self.sink {
             sink.close_from(unit);
         }
+        self.host.close_from(unit);
     }
 }

@@ -19,9 +19,8 @@ use crate::memory::{peak_rss_bytes, rss_bytes};
 use crate::merge::Parts;
 use crate::paths::Direct;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Plan, PlanError, Shape, accelerators};
-use crate::run::{
-    Ends, Streamed, check_output, layout, parts_bytes, stream_one, trace_bytes,
-};
+use crate::run::{Ends, Streamed, check_output, layout, parts_bytes, stream_one, trace_bytes};
+use crate::scheme::Scheme;
 use crate::stats::{Outcome, Progress, Tally};
 use batch::Batch;
 
@@ -51,6 +50,7 @@ enum Segment {
 fn segments(inputs: &[Listed], options: &Options) -> impl Iterator<Item = Segment> {
     let batches = matches!(options.engine, EngineChoice::Auto | EngineChoice::Pread)
         && options.direct != Direct::On
+        && options.scheme.resolved() == Scheme::Direct
         && options.faults.is_none();
     let is_small = move |input: &Listed| {
         batches && input.len_bytes().is_some_and(|len| len <= SMALL_BYTES_MAX)
@@ -244,8 +244,7 @@ impl<K: Kernel> Run<'_, K> {
         let create = |outputs: &Outputs<'_>| outputs.dir.create(listed, laid.plan.output_bytes());
         let output = self.outputs.map(create).transpose()?;
         let ends = Ends { input: &input, output: output.as_ref() };
-        let streamed =
-            stream_one(kernel, ends, options, self.progress, laid, parts, None)?;
+        let streamed = stream_one(kernel, ends, options, self.progress, laid, parts, None)?;
         if let (Some(output), Some(outputs)) = (output, self.outputs) {
             output.commit(outputs.sync)?;
         }

@@ -102,6 +102,11 @@ impl Path {
         Ok(path)
     }
 
+    /// Through the page cache, because `why`.
+    pub(crate) fn cached(why: &str) -> Self {
+        Self { direct: None, align_bytes: 1, why: format!("page cache: {why}") }
+    }
+
     /// The file's first `len_bytes` bytes as a region.
     pub(crate) fn region(
         &self,
@@ -125,8 +130,7 @@ fn choose(
     better_cached: impl FnOnce() -> Option<String>,
     open: impl FnOnce() -> Result<DirectFile, String>,
 ) -> Result<Path, PlanError> {
-    let cached =
-        |why: String| Ok(Path { direct: None, align_bytes: 1, why: format!("page cache: {why}") });
+    let cached = |why: String| Ok(Path::cached(&why));
     // A stream has no direct I/O, which is said below if that was asked for.
     if kind == Kind::Stream && wish != Direct::On {
         return Ok(Path {

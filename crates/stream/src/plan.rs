@@ -6,6 +6,7 @@ use accel::{EngineChoice, Faults};
 
 use crate::kernel::{Cut, Effect, KernelError};
 use crate::paths::Direct;
+use crate::scheme::{Io, Scheme, Units};
 
 /// How a run is laid out where nothing is asked for.
 struct Defaults {
@@ -59,6 +60,10 @@ pub struct Options {
     pub engine: EngineChoice,
     /// Whether to bypass the page cache.
     pub direct: Direct,
+    /// Who does the I/O, and when.
+    pub scheme: Scheme,
+    /// Buffers of [`Scheme::Staged`]. Default 3.
+    pub staging: Option<usize>,
     /// Faults to inject. For tests.
     pub faults: Option<Faults>,
 }
@@ -122,6 +127,16 @@ pub enum PlanError {
         /// The kernel's name.
         kernel: String,
     },
+    /// A scheme that does not fit what is streamed.
+    #[error("--scheme {scheme}: {why}; {cure}")]
+    Scheme {
+        /// Which one.
+        scheme: Scheme,
+        /// What does not fit.
+        why: String,
+        /// What to do.
+        cure: &'static str,
+    },
     /// Direct I/O was asked for and is refused.
     #[error("direct I/O was asked for: {why}; use --direct auto")]
     Direct {
@@ -162,7 +177,7 @@ impl Shape {
         (self.cut.align_bytes as u64).max(1)
     }
 
-    fn halo_bytes(&self) -> u64 {
+    pub(crate) fn halo_bytes(&self) -> u64 {
         (self.cut.before_bytes as u64).saturating_add(self.cut.after_bytes as u64)
     }
 
@@ -206,7 +221,10 @@ pub struct Plan {
     pub memory_bytes: u64,
     /// The streamed part of the input.
     pub body: Range<u64>,
+    /// Who does the I/O: never `Auto`.
+    pub scheme: Scheme,
     pub(crate) cut: Cut,
+    pub(crate) io: Io,
 }
 
 impl Plan {
@@ -223,6 +241,7 @@ impl Plan {
         let body_bytes = body_bytes(&shape.body, shape.len_bytes)?;
         let threads =
             at_least_one(options.threads, "--threads")?.unwrap_or(shape.defaults().threads);
+        at_least_one(options.staging, "--staging")?;
         let threads = if shape.batch.is_some() { 1 } else { threads };
         let store = at_least_one(options.local_store_bytes, "--local-store")?;
         let block_bytes = match at_least_one(options.block_bytes, "--block")? {
@@ -248,8 +267,12 @@ impl Plan {
             let buffer_bytes = each_bytes;
             return Err(PlanError::Store { threads, buffer_bytes, block_bytes, local_store_bytes });
         }
+        let threads_in_all = (accelerators as u64).saturating_mul(threads as u64);
+        let of_units = Units { count: units, bytes: most_bytes, threads: threads_in_all };
+        let io = Io::decide(options.scheme, options.staging, &shape, of_units)?;
         let each = needed + threads as u64 * THREAD_BYTES + ACCELERATOR_BYTES;
         let once = kernel_bytes(accelerators).saturating_add(shape.halo_bytes());
+        let once = once.saturating_add(io.memory_bytes());
         let memory_bytes = once.saturating_add(accelerators as u64 * each + RUN_BYTES);
         Ok(Self {
             accelerators,
@@ -261,7 +284,9 @@ impl Plan {
             local_store_bytes: needed,
             memory_bytes,
             body: shape.body,
+            scheme: options.scheme.resolved(),
             cut: shape.cut,
+            io,
         })
     }
 

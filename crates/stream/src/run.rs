@@ -12,8 +12,9 @@ use crate::kernel::{Body, Head, Kernel, MergeOrder};
 use crate::leases;
 use crate::memory::{peak_rss_bytes, rss_bytes};
 use crate::merge::{EARLY_PARTS_MAX, Parts, merge_order};
-use crate::paths::Path;
+use crate::paths::{Direct, Path};
 use crate::plan::{Options, Plan, PlanError, Shape};
+use crate::scheme::{Host, Io, Scheme};
 use crate::sink::Sink;
 use crate::source::Source;
 use crate::stats::{Outcome, Progress, Stats, Tally};
@@ -43,7 +44,14 @@ pub(crate) fn layout<K: Kernel>(
 ) -> Result<Layout<K::Header>, StreamError> {
     let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
     let body = kernel.open(&InputHead(input)).map_err(refused)?;
-    let path = Path::of_input(input, options.direct, kernel.effect())?;
+    let path = match options.scheme.resolved() {
+        Scheme::Direct => Path::of_input(input, options.direct, kernel.effect())?,
+        scheme if options.direct == Direct::On => {
+            let why = "the host reads and writes through the page cache".to_owned();
+            return Err(PlanError::Scheme { scheme, why, cure: "take --direct auto" }.into());
+        }
+        scheme => Path::cached(&format!("the host reads, by scheme {scheme}")),
+    };
     let shape = Shape {
         body: body.range.clone(),
         len_bytes: input.len_bytes(),
@@ -136,6 +144,11 @@ pub fn run_journaled<K: Kernel>(
     let mut laid = layout(kernel, input, options, None)?;
     laid.plan.memory_bytes += trace_bytes(&laid.plan, progress);
     check_output(kernel, output.is_some())?;
+    if journal.is_some() && laid.plan.io != Io::Own {
+        let why = "a journal knows what accelerators wrote by themselves".to_owned();
+        let cure = "take --scheme direct, or no journal";
+        return Err(PlanError::Scheme { scheme: laid.plan.scheme, why, cure }.into());
+    }
     let parts = Parts::new(kernel, laid.plan.accelerators);
     let ends = Ends { input, output };
     let (streamed, plan) = stream_one(kernel, ends, options, progress, laid, &parts, journal)?;
@@ -203,9 +216,12 @@ pub(crate) fn stream_one<K: Kernel>(
     journal: Option<&mut Journal>,
 ) -> Result<(Streamed, Plan), StreamError> {
     let (plan, path) = (&laid.plan, &laid.path);
-    let sink = output.map(|output| Sink::open(output, plan, options.direct)).transpose()?;
+    let host = Host::of(plan, input, output)?;
+    let by_host = (plan.io != Io::Own).then_some(&host);
+    let sink =
+        output.map(|output| Sink::open(output, plan, options.direct, by_host)).transpose()?;
     let source = Source::of(input, path, plan);
-    let mut job = Job::new(kernel, &laid, input, source, sink, parts, progress);
+    let mut job = Job::new(kernel, &laid, (input, source), sink, &host, parts, progress);
     let started = Instant::now();
     let tally = match journal {
         Some(journal) => leases::stream(&mut job, options, journal)?,

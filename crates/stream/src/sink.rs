@@ -9,11 +9,12 @@ use crate::error::as_io;
 use crate::gate::{Gate, lock};
 use crate::paths::{Direct, Path};
 use crate::plan::{BUF_ALIGN_BYTES, Plan, PlanError};
+use crate::scheme::Host;
 
 /// An output, and the way to it.
 pub(crate) struct Sink<'o> {
     output: &'o Output,
-    way: Way,
+    way: Way<'o>,
     /// Lets what is written in order through.
     gate: Gate,
     /// Where a rewrite's next block goes.
@@ -22,12 +23,14 @@ pub(crate) struct Sink<'o> {
     pub(crate) why: String,
 }
 
-enum Way {
+enum Way<'o> {
     /// By offset, in multiples of `align_bytes`; a last piece that is none
     /// goes through the page cache.
     Offsets { main: Region<'static>, tail: Region<'static>, align_bytes: u64 },
     /// One after the other.
     Stream(Mutex<SequentialWriter>),
+    /// By the host.
+    Host(&'o Host<'o>),
 }
 
 /// The end of an output of which each block's length shows when it is made.
@@ -40,7 +43,19 @@ struct End {
 }
 
 impl<'o> Sink<'o> {
-    pub(crate) fn open(output: &'o Output, plan: &Plan, wish: Direct) -> Result<Self, PlanError> {
+    /// With a `host` that writes.
+    pub(crate) fn open(
+        output: &'o Output,
+        plan: &Plan,
+        wish: Direct,
+        host: Option<&'o Host<'o>>,
+    ) -> Result<Self, PlanError> {
+        let (gate, end) = (Gate::default(), Mutex::default());
+        if let Some(host) = host {
+            let Path { why, .. } =
+                Path::cached(&format!("the host writes, by scheme {}", plan.scheme));
+            return Ok(Self { output, way: Way::Host(host), gate, end, why });
+        }
         let path = Path::of_output(output, plan, wish)?;
         let len = plan.output_bytes().unwrap_or(u64::MAX);
         let way = match output.kind() {
@@ -51,7 +66,6 @@ impl<'o> Sink<'o> {
                 align_bytes: path.align_bytes,
             },
         };
-        let (gate, end) = (Gate::default(), Mutex::default());
         Ok(Self { output, way, gate, end, why: path.why })
     }
 
@@ -73,6 +87,7 @@ impl<'o> Sink<'o> {
                 }
                 return Ok(buf);
             }
+            Way::Host(host) => return host.put(cx, index, at, buf).await,
         };
         align(&mut buf, align_bytes);
         let tag = Tag::new(0);
@@ -115,6 +130,8 @@ impl<'o> Sink<'o> {
                 }
                 return Ok(buf);
             }
+            // The plan has no host for a rewrite.
+            Way::Host(_) => return Ok(buf),
         };
         if last {
             self.gate.pass_on(index);

@@ -53,6 +53,7 @@ impl Progress {
             get: time(&self.get_ns),
             compute: time(&self.compute_ns),
             put: time(&self.put_ns),
+            ..Spent::default()
         };
         Rates::new(self.done_bytes(), spent, load(&self.accelerators), load(&self.threads))
     }
@@ -174,7 +175,7 @@ impl Stats {
     }
 }
 
-/// Time in each step, summed over all threads of all accelerators.
+/// Time in each step, summed over all threads of all accelerators, and of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// From a get's start to its end.
@@ -183,6 +184,13 @@ pub struct Spent {
     pub compute: Duration,
     /// From a put's start to its end.
     pub put: Duration,
+    /// Reading by the host's threads.
+    pub host_read: Duration,
+    /// Writing by the host's threads.
+    pub host_write: Duration,
+    /// Of get and put, waiting for the host: until a unit is read, has room,
+    /// or a call's turn comes.
+    pub wait: Duration,
 }
 
 impl Spent {
@@ -201,6 +209,9 @@ impl AddAssign for Spent {
         self.get += other.get;
         self.compute += other.compute;
         self.put += other.put;
+        self.host_read += other.host_read;
+        self.host_write += other.host_write;
+        self.wait += other.wait;
     }
 }
 

@@ -28,19 +28,18 @@ impl Faults {
     }
 }
 
-pub(super) struct Faulty {
-    inner: Box<dyn Engine>,
+/// Draws what goes wrong next.
+#[derive(Debug)]
+pub(super) struct Dice {
     faults: Faults,
     random: u64,
-    held_back: Vec<(u32, io::Result<usize>)>,
-    inner_flying: usize,
 }
 
-impl Faulty {
-    pub(super) fn new(inner: Box<dyn Engine>, faults: Faults) -> Self {
+impl Dice {
+    pub(super) fn new(faults: Faults) -> Self {
         // Any odd multiplier spreads small seeds; zero would stay zero.
         let random = faults.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        Self { inner, faults, random, held_back: Vec::new(), inner_flying: 0 }
+        Self { faults, random }
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -54,12 +53,30 @@ impl Faulty {
         self.below(1000) < usize::from(per_mille)
     }
 
-    fn shorten(&mut self, op: &mut IoOp) {
-        let grain = op.align_bytes as usize;
-        let grains = op.len / grain;
-        if grains > 1 && self.hits(self.faults.short) {
-            op.len = grain * (1 + self.below(grains - 1));
+    /// How much of an operation of `len` bytes happens, in multiples of `grain`.
+    pub(super) fn draw(&mut self, len: usize, grain: usize) -> io::Result<usize> {
+        if self.hits(self.faults.interrupted) {
+            return Err(io::ErrorKind::Interrupted.into());
         }
+        if self.hits(self.faults.broken) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let grains = len / grain;
+        let short = grains > 1 && self.hits(self.faults.short);
+        Ok(if short { grain * (1 + self.below(grains - 1)) } else { len })
+    }
+}
+
+pub(super) struct Faulty {
+    inner: Box<dyn Engine>,
+    dice: Dice,
+    held_back: Vec<(u32, io::Result<usize>)>,
+    inner_flying: usize,
+}
+
+impl Faulty {
+    pub(super) fn new(inner: Box<dyn Engine>, faults: Faults) -> Self {
+        Self { inner, dice: Dice::new(faults), held_back: Vec::new(), inner_flying: 0 }
     }
 }
 
@@ -72,7 +89,7 @@ unsafe impl Engine for Faulty {
     }
 
     fn describe(&self) -> String {
-        format!("{}, with faults {:?}", self.inner.describe(), self.faults)
+        format!("{}, with faults {:?}", self.inner.describe(), self.dice.faults)
     }
 
     fn fixed_buffers(&self) -> Option<Result<(), String>> {
@@ -80,15 +97,14 @@ unsafe impl Engine for Faulty {
     }
 
     unsafe fn submit(&mut self, mut op: IoOp) {
-        if self.hits(self.faults.interrupted) {
-            self.held_back.push((op.id, Err(io::ErrorKind::Interrupted.into())));
-        } else if self.hits(self.faults.broken) {
-            self.held_back.push((op.id, Err(io::Error::from_raw_os_error(libc::EIO))));
-        } else {
-            self.shorten(&mut op);
-            self.inner_flying += 1;
-            // SAFETY: the caller's promise covers this part of its memory.
-            unsafe { self.inner.submit(op) };
+        match self.dice.draw(op.len, op.align_bytes as usize) {
+            Err(error) => self.held_back.push((op.id, Err(error))),
+            Ok(len) => {
+                op.len = len;
+                self.inner_flying += 1;
+                // SAFETY: the caller's promise covers this part of its memory.
+                unsafe { self.inner.submit(op) };
+            }
         }
     }
 
@@ -102,10 +118,10 @@ unsafe impl Engine for Faulty {
         let mut reported = 0;
         while !self.held_back.is_empty() {
             let must = reported == 0 && self.inner_flying == 0;
-            if !must && self.hits(self.faults.delayed) {
+            if !must && self.dice.hits(self.dice.faults.delayed) {
                 break;
             }
-            let index = self.below(self.held_back.len());
+            let index = self.dice.below(self.held_back.len());
             let (id, result) = self.held_back.swap_remove(index);
             reported += 1;
             done(id, result);

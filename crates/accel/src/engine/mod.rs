@@ -5,6 +5,7 @@
 //! queue's (`queue.rs`).
 
 mod faulty;
+pub(crate) mod host;
 pub(crate) mod memory;
 mod pread;
 mod uring;

@@ -8,6 +8,7 @@ mod deadlock;
 mod drops;
 mod foreign;
 mod harness;
+mod host;
 mod mail;
 mod parcels;
 mod refused;

@@ -128,7 +128,8 @@ impl Forest {
     }
 
     pub(super) fn save(&self, out: &mut Vec<u8>) {
-        for Tree { level, index, moments } in &self.0 {
+        self.before.save(out);
+        for Tree { level, index, moments } in &self.trees {
             out.extend_from_slice(&level.to_le_bytes());
             out.extend_from_slice(&index.to_le_bytes());
             moments.save(out);
@@ -136,12 +137,12 @@ impl Forest {
     }
 
     pub(super) fn load(saved: &mut Saved<'_>) -> Result<Self, KernelError> {
-        let mut trees = Vec::new();
+        let (before, mut trees) = (Moments::load(saved)?, Vec::new());
         while !saved.is_empty() {
             let (level, index) = (saved.u32()?, saved.u64()?);
             trees.push(Tree { level, index, moments: Moments::load(saved)? });
         }
-        Ok(Self(trees))
+        Ok(Self { before, trees })
     }
 
     /// The moments of all of them.

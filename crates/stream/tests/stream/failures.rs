@@ -7,13 +7,13 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use accel::{EngineChoice, Faults};
 use cellway_stream::{
-    Effect, KernelError, MergeOrder, Options, PlanError, Progress, StreamError, run,
+    Effect, KernelError, MergeOrder, Options, PlanError, Progress, Scheme, StreamError, run,
 };
 use proptest::prelude::*;
 use storage::{InputErrorKind, Output, OutputErrorKind};
 
 use crate::probe::{Deed, Probe, transformed};
-use crate::setting::{From, Setting, To, has_uring, names};
+use crate::setting::{From, SCHEMES, Setting, To, has_uring, names};
 
 const BLOCK_BYTES: u64 = 1000;
 const UNITS: u64 = 40;
@@ -53,8 +53,10 @@ proptest! {
         blocks in refusals(), merges in refusals(), machine in machines(), by_unit in any::<bool>(),
         from in prop::sample::select(&[From::File, From::Pipe]),
         to in prop::sample::select(&[To::Nothing, To::File, To::Pipe]),
+        scheme in prop::sample::select(&SCHEMES),
     ) {
-        let setting = setting(from, to, machine);
+        let setting = setting(from, to, machine).scheme(scheme).suited();
+        let (from, to) = (setting.from, setting.to);
         let order = if by_unit { MergeOrder::ByUnit } else { MergeOrder::Any };
         let merges = if by_unit { merges } else { (BTreeSet::new(), false) };
         let mut kernel = setting.probe(order);
@@ -87,10 +89,10 @@ proptest! {
     #[test]
     fn a_broken_device_is_told_with_its_place(
         seed in any::<u64>(), machine in machines(), to in prop::sample::select(&[To::Nothing, To::File]),
-        uring in any::<bool>(),
+        uring in any::<bool>(), scheme in prop::sample::select(&SCHEMES),
     ) {
         let faults = Faults { seed, short: 100, interrupted: 100, broken: 200, delayed: 500 };
-        let mut setting = setting(From::File, to, machine).faults(faults);
+        let mut setting = setting(From::File, to, machine).faults(faults).scheme(scheme);
         setting.options.engine = EngineChoice::Pread;
         if uring && has_uring() {
             setting.options.engine = EngineChoice::Uring;
@@ -122,9 +124,10 @@ proptest! {
     fn a_panic_is_passed_on(
         unit in 0..UNITS, machine in machines(), in_merge in any::<bool>(), by_unit in any::<bool>(),
         from in prop::sample::select(&[From::File, From::Pipe]), to in prop::sample::select(&[To::File, To::Pipe]),
+        scheme in prop::sample::select(&SCHEMES),
     ) {
         let in_merge = in_merge && by_unit;
-        let setting = setting(from, to, machine);
+        let setting = setting(from, to, machine).scheme(scheme).suited();
         let order = if by_unit { MergeOrder::ByUnit } else { MergeOrder::Any };
         let panicking: Deed = Box::new(move |offset| match offset / BLOCK_BYTES == unit {
             // Without the hook, which would print it.
@@ -142,12 +145,16 @@ proptest! {
     }
 }
 
+fn with_schemes<T: Copy>(one: T) -> impl Iterator<Item = (T, Scheme)> {
+    SCHEMES.into_iter().map(move |scheme| (one, scheme))
+}
+
 /// Every first operation fails: there is no other place to tell.
 #[test]
 fn a_device_that_is_quite_broken_fails_at_the_start() {
     let faults = Faults { seed: 1, short: 0, interrupted: 0, broken: 1000, delayed: 500 };
-    for machine in [(1, 1), (2, 4), (3, 2)] {
-        let setting = setting(From::File, To::File, machine).faults(faults);
+    for (machine, scheme) in [(1, 1), (2, 4), (3, 2)].into_iter().flat_map(with_schemes) {
+        let setting = setting(From::File, To::File, machine).faults(faults).scheme(scheme);
         let ran = setting.run(&setting.probe(MergeOrder::Any)).unwrap();
         let StreamError::Input(error) = ran.outcome.unwrap_err() else {
             panic!("the input is broken")
@@ -160,8 +167,9 @@ fn a_device_that_is_quite_broken_fails_at_the_start() {
 /// Nobody takes another unit after a failure.
 #[test]
 fn a_failure_ends_the_run() {
-    for (from, to) in [(From::File, To::Nothing), (From::File, To::File), (From::Pipe, To::Pipe)] {
-        let setting = setting(from, to, (1, 3));
+    let ways = [(From::File, To::Nothing), (From::File, To::File), (From::Pipe, To::Pipe)];
+    for ((from, to), scheme) in ways.into_iter().flat_map(with_schemes) {
+        let setting = setting(from, to, (1, 3)).scheme(scheme).suited();
         let mut kernel = setting.probe(MergeOrder::Any);
         let calls = Arc::new(AtomicU64::new(0));
         let counted = calls.clone();

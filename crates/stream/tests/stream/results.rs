@@ -1,11 +1,11 @@
 //! Runs that succeed: any input, cut, machine and way there give the reference.
 
 use accel::{EngineChoice, Faults};
-use cellway_stream::{Cut, Direct, MergeOrder, Options, PlanError, StreamError};
+use cellway_stream::{Cut, Direct, MergeOrder, Options, PlanError, Scheme, StreamError};
 use proptest::prelude::*;
 
 use crate::probe::{expected, transformed};
-use crate::setting::{Disk, From, Ran, Setting, To, has_uring};
+use crate::setting::{Disk, From, Ran, SCHEMES, Setting, To, has_uring};
 
 /// Bytes of an input, at most: many short runs say more than a few long ones.
 const LEN_BYTES_MAX: u64 = 300_000;
@@ -43,15 +43,20 @@ fn machines() -> impl Strategy<Value = Options> {
         [EngineChoice::Auto, EngineChoice::Uring, EngineChoice::Pread];
     const DIRECT: [Direct; 3] = [Direct::Auto, Direct::On, Direct::Off];
     let faults = prop::option::of(any::<u64>().prop_map(Faults::survivable));
-    (1usize..=3, 1usize..=6, prop::sample::select(&ENGINES), prop::sample::select(&DIRECT), faults)
-        .prop_map(|(accelerators, threads, engine, direct, faults)| Options {
+    let schemes = (prop::sample::select(&SCHEMES), prop::option::of(1usize..=4));
+    let machine = (1usize..=3, 1usize..=6, prop::sample::select(&ENGINES));
+    (machine, prop::sample::select(&DIRECT), faults, schemes).prop_map(
+        |((accelerators, threads, engine), direct, faults, (scheme, staging))| Options {
             accelerators: Some(accelerators),
             threads: Some(threads),
             engine,
             direct,
+            scheme,
+            staging: staging.filter(|_| scheme == Scheme::Staged),
             faults,
             ..Options::default()
-        })
+        },
+    )
 }
 
 fn settings() -> impl Strategy<Value = (Setting, Cut)> {
@@ -67,7 +72,9 @@ fn settings() -> impl Strategy<Value = (Setting, Cut)> {
     (size, how).prop_map(|((block_bytes, cut, len), (seed, disk, from, to, around, options))| {
         let options = Options { block_bytes: Some(block_bytes), ..options };
         let sizes = (around.0, len, around.1);
-        (Setting { seed: u64::from(seed), sizes, disk, from, to, options }, cut)
+        let setting = Setting { seed: u64::from(seed), sizes, disk, from, to, options };
+        // Most by what their scheme can do.
+        (if seed % 4 == 0 { setting } else { setting.suited() }, cut)
     })
 }
 
@@ -80,8 +87,10 @@ fn check(setting: &Setting, order: MergeOrder, ran: Ran) -> bool {
         {
             return false;
         }
+        Err(StreamError::Plan(PlanError::Scheme { .. })) if setting.is_unsuited() => return false,
         Err(error) => panic!("{error}"),
     };
+    assert!(!setting.is_unsuited());
     let (body, stats) = (setting.body(), outcome.stats);
     let body_bytes = body.end - body.start;
     let mut seen = outcome.part;
@@ -90,6 +99,7 @@ fn check(setting: &Setting, order: MergeOrder, ran: Ran) -> bool {
     }
     assert_eq!(seen, expected(setting.seed, body.clone(), stats.plan.block_bytes));
     assert_eq!(stats.bytes_in, body_bytes);
+    assert_eq!(stats.plan.scheme, setting.options.scheme.resolved());
     match setting.options.engine {
         EngineChoice::Uring => assert_eq!(stats.engine.name, "uring"),
         EngineChoice::Pread => assert_eq!(stats.engine.name, "pread"),
@@ -105,7 +115,7 @@ fn check(setting: &Setting, order: MergeOrder, ran: Ran) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(800))]
 
     #[test]
     fn every_run_matches_the_reference(
@@ -147,11 +157,15 @@ proptest! {
 /// on its thread.
 #[test]
 fn the_result_does_not_depend_on_the_machine() {
-    let results = [(1, 1), (1, 8), (2, 3), (3, 1), (3, 5)].map(|(accelerators, threads)| {
+    let machines = [(1, 1), (1, 8), (2, 3), (3, 1), (3, 5)];
+    let ways = machines.into_iter().flat_map(|at| SCHEMES.map(|scheme| (at, scheme)));
+    let run = |((accelerators, threads), scheme)| {
         let setting = Setting::of_file(200_001, 1000, To::Nothing).at(accelerators, threads);
+        let setting = setting.scheme(scheme);
         let ran = setting.run(&setting.probe(MergeOrder::ByUnit)).unwrap();
         ran.outcome.unwrap().part
-    });
+    };
+    let results: Vec<_> = ways.map(run).collect();
     assert!(results.iter().all(|result| *result == results[0]));
     assert_eq!(results[0].len(), 201);
 }

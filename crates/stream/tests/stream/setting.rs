@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use accel::{EngineChoice, Faults};
 use cellway_stream::{
-    Direct, Effect, Kernel, MergeOrder, Options, Outcome, Progress, StreamError, run,
+    Direct, Effect, Kernel, MergeOrder, Options, Outcome, Progress, Scheme, StreamError, run,
 };
 use storage::{Input, Output};
 use tempfile::TempDir;
@@ -92,6 +92,17 @@ pub(crate) struct Setting {
     pub(crate) options: Options,
 }
 
+/// All schemes, the accelerators' own I/O first.
+pub(crate) const SCHEMES: [Scheme; 7] = [
+    Scheme::Direct,
+    Scheme::Assisted,
+    Scheme::ReadAhead,
+    Scheme::Prefetch,
+    Scheme::Whole,
+    Scheme::Signalled,
+    Scheme::Staged,
+];
+
 /// What came of a run.
 pub(crate) struct Ran<P = Vec<Seen>> {
     pub(crate) outcome: Result<Outcome<P>, StreamError>,
@@ -123,6 +134,32 @@ impl Setting {
     pub(crate) fn faults(mut self, faults: Faults) -> Self {
         self.options.faults = Some(faults);
         self
+    }
+
+    pub(crate) fn scheme(mut self, scheme: Scheme) -> Self {
+        self.options.scheme = scheme;
+        self
+    }
+
+    /// Whether the host does the I/O, which takes files and the page cache.
+    pub(crate) fn is_by_host(&self) -> bool {
+        ![Scheme::Auto, Scheme::Direct].contains(&self.options.scheme)
+    }
+
+    /// The same with files and through the page cache where the host does the I/O.
+    pub(crate) fn suited(mut self) -> Self {
+        if self.is_by_host() {
+            self.from = From::File;
+            self.to = if self.to == To::Nothing { To::Nothing } else { To::File };
+            self.options.direct = Direct::Off;
+        }
+        self
+    }
+
+    /// Whether the scheme cannot do what is asked for.
+    pub(crate) fn is_unsuited(&self) -> bool {
+        let piped = self.from == From::Pipe || [To::Pipe, To::Null].contains(&self.to);
+        self.is_by_host() && (piped || self.options.direct == Direct::On)
     }
 
     pub(crate) fn body(&self) -> Range<u64> {

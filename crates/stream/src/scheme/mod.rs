@@ -1,0 +1,213 @@
+//! The papers' ways of I/O (I/O prefetching, section 4.2.3; CellStream), which
+//! are two machines with different parameters: calls served by the host
+//! ([`assisted`]), and host threads around memory ([`staged`]). Which one, and
+//! what it takes, is decided here without I/O.
+
+mod assisted;
+mod host;
+mod staged;
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::kernel::Effect;
+use crate::plan::{PlanError, Shape};
+
+pub(crate) use host::Host;
+
+/// Buffers of [`Scheme::Staged`]: one is read, one computed on, one written.
+pub const STAGING_DEFAULT: usize = 3;
+
+/// What reads ahead through the page cache reads into, over and over.
+pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
+
+/// What a host thread touches of its stack, and the like.
+const HOST_THREAD_BYTES: u64 = 64 * 1024;
+
+/// Who does a run's I/O, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheme {
+    /// [`Scheme::Direct`].
+    #[default]
+    Auto,
+    /// Every accelerator's own threads read and write.
+    Direct,
+    /// Scheme 1: the host serves the accelerators' calls, one at a time.
+    Assisted,
+    /// Scheme 2: the host first reads all of the input into the page cache.
+    ReadAhead,
+    /// Scheme 3: a host thread reads ahead into the page cache meanwhile.
+    Prefetch,
+    /// Scheme 4: the host reads all of the input into memory, then the
+    /// accelerators compute from memory to memory, then the host writes.
+    Whole,
+    /// Scheme 6: a reader and a writer beside the accelerators say how far they
+    /// are, over memory that holds all.
+    Signalled,
+    /// As scheme 6, through a few buffers in turn (CellStream).
+    Staged,
+}
+
+/// All schemes, and how the command line calls them.
+const NAMES: [(Scheme, &str); 8] = [
+    (Scheme::Auto, "auto"),
+    (Scheme::Direct, "direct"),
+    (Scheme::Assisted, "1"),
+    (Scheme::ReadAhead, "2"),
+    (Scheme::Prefetch, "3"),
+    (Scheme::Whole, "4"),
+    (Scheme::Signalled, "6"),
+    (Scheme::Staged, "staged"),
+];
+
+impl FromStr for Scheme {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        if name == "5" {
+            return Err("scheme 5 has no signalling: accelerators that get ahead of the reader \
+                        would compute on data that is not there yet; take 6 or staged"
+                .into());
+        }
+        let found = NAMES.iter().find(|(_, known)| *known == name);
+        found.map(|(scheme, _)| *scheme).ok_or_else(|| {
+            let names: Vec<_> = NAMES.iter().map(|(_, known)| *known).collect();
+            format!("'{name}' is none of {}", names.join(", "))
+        })
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = NAMES.iter().find(|(scheme, _)| scheme == self);
+        f.write_str(found.map_or("", |(_, name)| name))
+    }
+}
+
+impl Scheme {
+    /// What is carried out where this is asked for. By itself a run takes
+    /// `Direct`: in `cellway bench schemes` no other was faster by more than
+    /// its own runs differed.
+    #[must_use]
+    pub fn resolved(self) -> Self {
+        if self == Self::Auto { Self::Direct } else { self }
+    }
+}
+
+/// When the host does its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// Before the accelerators begin.
+    Ahead,
+    /// While they work.
+    Beside,
+    /// When they have ended.
+    After,
+}
+
+/// How a run's bytes move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// By each accelerator's own transfers from and to files.
+    Own,
+    /// By calls that the host serves; schemes 1 to 3 differ in when it reads ahead.
+    Assisted { prefetch: Option<When> },
+    /// Through memory.
+    Staged(Staging),
+}
+
+/// Memory between files and accelerators: schemes 4, 6 and staged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Staging {
+    /// Ahead or beside.
+    pub(crate) reader: When,
+    /// Beside or after.
+    pub(crate) writer: When,
+    /// Buffers that are used in turn; enough for all of the input, or a few.
+    pub(crate) buffers: u64,
+    /// Units of a buffer: one for each thread.
+    pub(crate) buffer_units: u64,
+    /// Bytes of each buffer for input, with its surroundings.
+    pub(crate) in_bytes: u64,
+    /// Bytes of each buffer for output; 0 for a reduction.
+    pub(crate) out_bytes: u64,
+}
+
+/// The units of a run, as far as they matter here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Units {
+    pub(crate) count: Option<u64>,
+    pub(crate) bytes: u64,
+    /// Threads of all accelerators.
+    pub(crate) threads: u64,
+}
+
+impl Io {
+    /// `buffers`: what was asked for.
+    pub(crate) fn decide(
+        scheme: Scheme,
+        buffers: Option<usize>,
+        shape: &Shape,
+        units: Units,
+    ) -> Result<Self, PlanError> {
+        let refused = |why: &str, cure| {
+            Err(PlanError::Scheme { scheme: scheme.resolved(), why: why.to_owned(), cure })
+        };
+        if buffers.is_some() && scheme != Scheme::Staged {
+            return refused("--staging is the number of other buffers", "take --scheme staged");
+        }
+        let (reader, writer) = match scheme.resolved() {
+            Scheme::Auto | Scheme::Direct => return Ok(Self::Own),
+            Scheme::Assisted | Scheme::ReadAhead | Scheme::Prefetch => (None, When::Beside),
+            Scheme::Whole => (Some(When::Ahead), When::After),
+            Scheme::Signalled | Scheme::Staged => (Some(When::Beside), When::Beside),
+        };
+        let Some(count) = units.count else {
+            return refused("the host reads by offset, which a pipe does not have", FILES_ONLY);
+        };
+        if shape.effect == Effect::Rewrite {
+            return refused("where a block of another length goes shows too late", OWN_ONLY);
+        }
+        let Some(reader) = reader else {
+            let prefetch = match scheme {
+                Scheme::ReadAhead => Some(When::Ahead),
+                Scheme::Prefetch => Some(When::Beside),
+                _ => None,
+            };
+            return Ok(Self::Assisted { prefetch });
+        };
+        let buffer_units = units.threads.max(1);
+        let needed = count.div_ceil(buffer_units).max(1);
+        let buffers = match scheme {
+            Scheme::Staged => needed.min(buffers.unwrap_or(STAGING_DEFAULT) as u64),
+            _ => needed,
+        };
+        let units_bytes = units.bytes.saturating_mul(buffer_units.min(count));
+        let out_bytes = if shape.effect.writes() { units_bytes } else { 0 };
+        let in_bytes = units_bytes.saturating_add(shape.halo_bytes());
+        Ok(Self::Staged(Staging { reader, writer, buffers, buffer_units, in_bytes, out_bytes }))
+    }
+
+    /// What the host's part takes of memory.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Own => 0,
+            Self::Assisted { prefetch } => {
+                2 * HOST_THREAD_BYTES + prefetch.map_or(0, |_| SCRATCH_BYTES as u64)
+            }
+            Self::Staged(staging) => {
+                // A note for each unit of a buffer.
+                let each = staging.in_bytes.saturating_add(staging.out_bytes);
+                let each = each.saturating_add(staging.buffer_units).saturating_add(8);
+                staging.buffers.saturating_mul(each).saturating_add(2 * HOST_THREAD_BYTES)
+            }
+        }
+    }
+}
+
+/// What helps where offsets are missing.
+pub(crate) const FILES_ONLY: &str = "name a file, or take --scheme direct";
+pub(crate) const OWN_ONLY: &str = "take --scheme direct";
+
+#[cfg(test)]
+mod tests;
