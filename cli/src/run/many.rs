@@ -43,7 +43,7 @@ impl Run<'_> {
     fn list(&self) -> anyhow::Result<Vec<Listed>> {
         let inputs = storage::list(self.places.inputs, self.args.recursive)?;
         // Of those asked for by name it was checked before.
-        for (file, by) in self.files_beside() {
+        for (file, by, _) in self.files_beside() {
             if let Some(file) = file.metadata().ok().filter(|file| file.is_file())
                 && inputs.iter().any(|input| input.identity() == (file.dev(), file.ino()))
             {
@@ -53,17 +53,18 @@ impl Run<'_> {
         Ok(inputs)
     }
 
-    /// What is written besides outputs, and by which option.
-    fn files_beside(&self) -> impl Iterator<Item = (&Path, &'static str)> {
+    /// What is written besides outputs, by which option, and what it is.
+    fn files_beside(&self) -> impl Iterator<Item = (&Path, &'static str, &'static str)> {
         let stats = self.args.stats.as_deref().filter(|path| !is_stdout(path));
-        let both = [(stats, "--stats"), (self.args.trace.as_deref(), "--trace")];
-        both.into_iter().filter_map(|(file, by)| Some((file?, by)))
+        let trace = self.args.trace.as_deref();
+        let both = [(stats, "--stats", "statistics"), (trace, "--trace", "trace")];
+        both.into_iter().filter_map(|(file, by, what)| Some((file?, by, what)))
     }
 
     /// No output may take the place of the statistics, the trace or the key file.
     fn check_outputs(&self, out_dir: &Path, inputs: &[Listed]) -> Result<(), Usage> {
-        let key = self.args.parameters.key_file().map(|key| (key, "key file"));
-        for (other, what) in self.files_beside().chain(key) {
+        let key = self.args.parameters.key_file().map(|key| (key, "--key-file", "key file"));
+        for (other, _, what) in self.files_beside().chain(key) {
             let named = inputs.iter().filter(|input| input.name().file_name() == other.file_name());
             let mut places = named.map(|input| out_dir.join(input.name()));
             if let Some(place) = places.find(|place| storage::same_file(place, other)) {
