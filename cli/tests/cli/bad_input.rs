@@ -202,6 +202,12 @@ fn has_open(child: &Child, path: &Path) -> bool {
     files.flatten().any(|file| file.path().read_link().is_ok_and(|target| target == path))
 }
 
+/// Whether a process waits for something.
+fn is_asleep(child: &Child) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S'))
+}
+
 #[test]
 fn an_input_cut_short_leaves_no_output() {
     for (direct, engine) in [("off", "auto"), ("off", "pread"), ("auto", "auto")] {
@@ -214,7 +220,8 @@ fn an_input_cut_short_leaves_no_output() {
             "run identity {{}} {{}} -f --stats {{}} --block 4K --direct {direct} --engine {engine}"
         );
         let child = command(arguments(&line, &[&input, &out, &stats])).spawn().unwrap();
-        wait_until("the input is open", || has_open(&child, &input));
+        // Asleep, it has looked at its input's length too.
+        wait_until("the input is open", || has_open(&child, &input) && is_asleep(&child));
         OpenOptions::new().write(true).open(&input).unwrap().set_len(1 << 20).unwrap();
         let mut reader = File::open(&stats).unwrap();
         std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
