@@ -100,14 +100,18 @@ impl Trace {
     }
 
     fn write<'a>(&self, lines: impl Iterator<Item = Line<'a>>) {
+        // Put into words before the others have to wait.
         let mut text = Vec::with_capacity(EVENTS_MAX * EVENT_BYTES);
-        let mut out = lock(&self.out);
         for line in lines {
-            text.extend_from_slice(if out.is_first { b"[\n" } else { b",\n" });
-            out.is_first = false;
+            text.extend_from_slice(b",\n");
             if let Err(error) = serde_json::to_writer(&mut text, &line) {
                 debug_assert!(false, "numbers and names are always written: {error}");
             }
+        }
+        let Some(comma) = text.first_mut() else { return };
+        let mut out = lock(&self.out);
+        if std::mem::take(&mut out.is_first) {
+            *comma = b'[';
         }
         if out.failed.is_none() {
             out.failed = out.writer.write_all(&text).err();
