@@ -141,8 +141,7 @@ fn loaded(args: &OffloadArgs, machine: &Machine) -> anyhow::Result<Table> {
     let sizes: Vec<String> = LOADED_BYTES.iter().map(|&size| show_bytes(size as u64)).collect();
     let columns: Vec<_> =
         std::iter::once(("part", "")).chain(sizes.iter().map(|s| (s.as_str(), ""))).collect();
-    let title =
-        "offload: an accelerator loaded anew for each buffer, 1 of the file's at a time (Table 4)";
+    let title = "offload: an accelerator loaded anew for each buffer of a file (Table 4)";
     let mut table = Table::new(title, machine, &columns);
     let each = LOADED_BYTES.map(|size| {
         let rounds = (0..args.rounds.count()).map(|_| load_each(args, size));

@@ -26,6 +26,17 @@ pub struct Parameter {
     pub required: bool,
 }
 
+const PATTERN: Parameter = Parameter {
+    name: "pattern",
+    about: "regular expression (syntax of Rust's crate regex); it matches within lines",
+    required: true,
+};
+const MAX_RECORD: Parameter = Parameter {
+    name: "max-record",
+    about: "longest line that may lie across the end of a block",
+    required: false,
+};
+
 /// The kernels of this crate, by name.
 pub const CATALOGUE: &[Entry] = &[
     Entry {
@@ -62,21 +73,13 @@ pub const CATALOGUE: &[Entry] = &[
         about: "how often a regular expression matches, or in how many lines",
         effect: Effect::Reduce,
         parameters: &[
-            Parameter {
-                name: "pattern",
-                about: "regular expression (syntax of Rust's crate regex); it matches within lines",
-                required: true,
-            },
+            PATTERN,
             Parameter {
                 name: "lines",
                 about: "count lines with a match, as grep -c",
                 required: false,
             },
-            Parameter {
-                name: "max-record",
-                about: "longest line that may lie across the end of a block",
-                required: false,
-            },
+            MAX_RECORD,
         ],
     },
     Entry {
@@ -112,21 +115,13 @@ pub const CATALOGUE: &[Entry] = &[
         about: "each match of a regular expression by a text, as sed s/../../g",
         effect: Effect::Rewrite,
         parameters: &[
-            Parameter {
-                name: "pattern",
-                about: "regular expression (syntax of Rust's crate regex); it matches within lines",
-                required: true,
-            },
+            PATTERN,
             Parameter {
                 name: "with",
                 about: "text to put for each match; $1 and ${name} stand for groups, $$ for a dollar",
                 required: true,
             },
-            Parameter {
-                name: "max-record",
-                about: "longest line that may lie across the end of a block",
-                required: false,
-            },
+            MAX_RECORD,
         ],
     },
     Entry {
