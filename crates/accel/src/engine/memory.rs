@@ -360,10 +360,17 @@ impl MemoryEngine {
                 return false;
             }
             if copy.len >= LINE_BYTES {
+                let is_fast =
+                    copy.len >= *GIVING_WAY_BYTES.start() && self.pace.is_fast(copy.len);
                 let others_gain =
                     runnable >= GIVING_WAY_THREADS && GIVING_WAY_BYTES.contains(&copy.len);
-                if others_gain && self.pace.is_fast(copy.len) {
+                if others_gain && is_fast {
                     return false;
+                }
+                if copy.len > *GIVING_WAY_BYTES.end() && !is_fast {
+                    // SAFETY: the caller's conditions.
+                    unsafe { self.carry_out_and_ask(copy) };
+                    return true;
                 }
                 prefetch_range(end.wrapping_add(AHEAD_BYTES), copy.len);
             }
@@ -371,6 +378,23 @@ impl MemoryEngine {
         // SAFETY: the caller's conditions.
         unsafe { self.carry_out(copy) };
         true
+    }
+
+    /// As `carry_out`, then asks for the next block into the first-level cache
+    /// and for lines further on: its thread computes, which leaves the time.
+    ///
+    /// # Safety
+    /// As `carry_out`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn carry_out_and_ask(&self, copy: Copy) {
+        // SAFETY: the caller's conditions.
+        unsafe { self.carry_out(copy) };
+        for done in (0..copy.len).step_by(LINE_BYTES) {
+            let next = copy.source.wrapping_add(copy.len + done);
+            prefetch::<INTO_L1>(next);
+            prefetch::<INTO_L2>(next.wrapping_add(AHEAD_BYTES));
+        }
     }
 
     /// As `carry_out`, with the lines further on asked for on the way: those of
