@@ -360,8 +360,7 @@ impl MemoryEngine {
                 return false;
             }
             if copy.len >= LINE_BYTES {
-                let is_fast =
-                    copy.len >= *GIVING_WAY_BYTES.start() && self.pace.is_fast(copy.len);
+                let is_fast = copy.len >= *GIVING_WAY_BYTES.start() && self.pace.is_fast(copy.len);
                 let others_gain =
                     runnable >= GIVING_WAY_THREADS && GIVING_WAY_BYTES.contains(&copy.len);
                 if others_gain && is_fast {
