@@ -151,7 +151,7 @@ fn command_named() -> String {
 
 /// Clap's message without its decoration: what is wrong, then what is near or
 /// possible, then where to read on.
-fn one_line(message: &str, command: &str) -> String {
+pub(crate) fn one_line(message: &str, command: &str) -> String {
     let joined = |lines: &str| lines.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut paragraphs = message.split("\n\n");
     let what = paragraphs.next().unwrap_or_default();

@@ -1,66 +1,6 @@
-//! The program `cellway`: streams files through kernels in memory that is
-//! known before the run.
+//! The program `cellway`; see the library.
 #![forbid(unsafe_code)]
 
-mod bench;
-mod demo;
-mod exit;
-mod info;
-mod kernels;
-mod run;
-mod signals;
-mod size;
-mod stdout;
-
-use std::process::ExitCode;
-
-use clap::{Parser, Subcommand};
-
-use crate::exit::Exit;
-
-/// Stream a file through a kernel, in memory known before the run
-#[derive(Parser, Debug)]
-#[command(name = "cellway", version, max_term_width = 80, after_help = Exit::help())]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand, Debug)]
-enum Command {
-    Demo(demo::DemoArgs),
-    Run(Box<run::RunArgs>),
-    Kernels(kernels::KernelsArgs),
-    Info(info::InfoArgs),
-    Bench(bench::BenchArgs),
-}
-
-fn main() -> ExitCode {
-    let command = match Cli::try_parse() {
-        Ok(cli) => cli.command,
-        Err(error) => return exit::of_parsing(&error).into(),
-    };
-    let done = signals::handle().and_then(|()| match command {
-        Command::Demo(args) => demo::demo(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Kernels(args) => kernels::kernels(&args),
-        Command::Info(args) => info::info(&args),
-        Command::Bench(args) => bench::bench(&args),
-    });
-    match done {
-        Ok(()) => Exit::Done,
-        Err(error) => exit::of_failure(&error),
-    }
-    .into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_sound() {
-        use clap::CommandFactory as _;
-        Cli::command().debug_assert();
-    }
+fn main() -> std::process::ExitCode {
+    cellway_cli::main()
 }

@@ -177,7 +177,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 /// What the positional arguments stand for.
 #[derive(Clone, Copy)]
-struct Places<'a> {
+pub(crate) struct Places<'a> {
     /// At least one.
     inputs: &'a [PathBuf],
     output: Option<&'a Path>,
@@ -201,8 +201,12 @@ fn source(path: &Path) -> &Path {
 }
 
 impl RunArgs {
+    pub(crate) fn options(&self) -> Options {
+        self.layout.options()
+    }
+
     /// Whether the arguments fit together, before anything is touched.
-    fn check(&self) -> Result<Places<'_>, Usage> {
+    pub(crate) fn check(&self) -> Result<Places<'_>, Usage> {
         self.parameters.check(&self.kernel.all().collect::<Vec<_>>())?;
         let name = &self.kernel.name();
         let wrong = |what: String| Err(Usage(what));
@@ -404,7 +408,7 @@ impl Run<'_> {
 
     /// `None` if a run to be resumed is complete.
     fn begin<K: Kernel>(&self, kernel: &K, input: &Input) -> anyhow::Result<Option<Begun>> {
-        let (output, options) = (self.places.output, self.args.layout.options());
+        let (output, options) = (self.places.output, self.args.options());
         self.args.journal.begin((kernel, input), output, self.args.force, options)
     }
 

@@ -1,5 +1,7 @@
 //! `cargo xtask test`: everything that must pass, and nothing skipped in silence.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::bench::EXPERIMENTS;
@@ -23,6 +25,7 @@ pub(crate) fn run() -> Result<()> {
     let mut tests = cargo(&["test", "--workspace", "--no-fail-fast"]);
     tests.args(["--", "--show-output"]);
     report.run("cargo test --workspace", tests)?;
+    report.run("the fuzz targets compile", fuzz_targets())?;
     for (package, arguments) in SMOKE {
         smoke(&mut report, package, arguments)?;
     }
@@ -32,6 +35,14 @@ pub(crate) fn run() -> Result<()> {
     }
     valgrind::check(&mut report)?;
     report.finish()
+}
+
+/// Checks what cargo-fuzz builds, in the way it does; proptests run the same bodies.
+fn fuzz_targets() -> Command {
+    let mut check =
+        cargo(&["clippy", "--manifest-path", "fuzz/Cargo.toml", "--", "-D", "warnings"]);
+    check.env("RUSTFLAGS", "--cfg fuzzing");
+    check
 }
 
 /// Runs a program as its users do: built for release.

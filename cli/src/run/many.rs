@@ -20,7 +20,7 @@ impl Run<'_> {
         let inputs = self.list()?;
         self.check_outputs(out_dir, &inputs)?;
         // What the kernel or the layout refuses leaves no directories.
-        stream::plan_all(kernel, &inputs, &self.args.layout.options())?;
+        stream::plan_all(kernel, &inputs, &self.args.options())?;
         let stats_file = self.open_stats()?;
         let dir = OutDir::prepare(out_dir, &inputs, self.args.force)?;
         let outputs = Outputs { dir: &dir, sync: self.args.sync };
@@ -80,7 +80,7 @@ impl Run<'_> {
         inputs: &[Listed],
         outputs: Option<&Outputs<'_>>,
     ) -> anyhow::Result<Outcome<K::Part>> {
-        let options = self.args.layout.options();
+        let options = self.args.options();
         if self.args.verbose {
             tell_layout(kernel.name(), &stream::plan_all(kernel, inputs, &options)?);
         }

@@ -2,6 +2,8 @@
 //! uncompressed BMP. Row padding does not count, and rows may be cut anywhere.
 
 mod bmp;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 
 use std::io::{self, Write};
 

@@ -51,6 +51,8 @@ pub use blake3::{Blake3, Blake3Part, Blake3Report};
 pub use catalogue::{CATALOGUE, Entry, Parameter};
 pub use count::{Count, CountPart, CountReport, Counted};
 pub use crc32c::{Crc32c, Crc32cPart, Crc32cReport};
+#[cfg(any(test, fuzzing))]
+pub use histogram::fuzzed;
 pub use histogram::{BitmapRows, Histogram, HistogramPart, HistogramReport};
 pub use identity::Identity;
 pub use key::{Iv128, Key256};

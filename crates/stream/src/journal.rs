@@ -12,6 +12,8 @@
 
 mod error;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
 #[cfg(test)]
 mod tests;
 

@@ -66,6 +66,8 @@ mod watch;
 
 pub use chain::{Chain, Transform};
 pub use error::StreamError;
+#[cfg(any(test, fuzzing))]
+pub use journal::fuzzed;
 pub use journal::{Journal, JournalError, JournalErrorKind};
 pub use kernel::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,

@@ -9,7 +9,7 @@ use stream::{Body, Head, KernelError};
 const HEADER_BYTES: usize = 54;
 const FILE_HEADER_BYTES: u32 = 14;
 /// BITMAPINFOHEADER, its V2, V3, V4 and V5, and the long OS/2 header: all begin alike.
-const INFO_HEADER_BYTES: [u32; 6] = [40, 52, 56, 64, 108, 124];
+pub(super) const INFO_HEADER_BYTES: [u32; 6] = [40, 52, 56, 64, 108, 124];
 
 /// How the rows of a 24-bit uncompressed bitmap lie. Whether they go up or
 /// down makes no difference to a histogram.
