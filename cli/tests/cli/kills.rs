@@ -1,5 +1,5 @@
 //! SIGKILL at random moments. Each test says its seed; `CELLWAY_KILLS_SEED` runs
-//! it again, `CELLWAY_KILLS` says how many kills each kernel gets.
+//! it again, `CELLWAY_KILLS` says how many runs are killed in all.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::program::{Folder, Outcome, arguments, bmp_header, cellway, command, finish, noise};
 
-/// Kills of each kernel, unless more are asked for.
-const KILLS: u64 = 2;
-const INPUT_BYTES: usize = 12 << 20;
+/// Killed runs of all tests, unless another number is asked for.
+const KILLS: u64 = 100;
+const INPUT_BYTES: usize = 3 << 20;
 
 /// What is run; `{}` stands for input and output.
 const RUNS: &[&str] = &[
@@ -23,6 +23,10 @@ const RUNS: &[&str] = &[
     "linreg {} --type f64",
     "histogram {}",
 ];
+
+/// Those that rewrite come first.
+const SCHEMES: &[&str] = &["direct", "1", "2", "3", "staged", "4", "6"];
+const REWRITING: usize = 1;
 
 /// Moments drawn from a seed.
 struct Moments {
@@ -44,13 +48,38 @@ impl Moments {
         u64::from_le_bytes(std::array::from_fn(|at| bytes[56 + at]))
     }
 
+    fn below(&mut self, count: usize) -> usize {
+        (self.number() % count as u64) as usize
+    }
+
     fn until(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.number() as f64 / u64::MAX as f64)
     }
 }
 
-fn kills() -> u64 {
-    std::env::var("CELLWAY_KILLS").map_or(KILLS, |kills| kills.parse().unwrap())
+/// Kills until one test has had its share, in percent of all.
+struct Kills {
+    left: u64,
+    /// A run may end before its kill; not all do.
+    tries: u64,
+}
+
+impl Kills {
+    fn share(percent: u64) -> Self {
+        let kills = std::env::var("CELLWAY_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
+        let left = (kills * percent).div_ceil(100);
+        Self { left, tries: 20 + 5 * left }
+    }
+
+    fn are_left(&mut self) -> bool {
+        assert!(self.tries > 0, "{} runs still end before they are killed", self.left);
+        self.tries -= 1;
+        self.left > 0
+    }
+
+    fn count(&mut self, ran: &Outcome) {
+        self.left = self.left.saturating_sub(u64::from(ran.code.is_none()));
+    }
 }
 
 /// One kernel in a folder, and what an undisturbed run came to.
@@ -62,13 +91,15 @@ struct Scene {
     old: Option<&'static [u8]>,
     output: Option<Vec<u8>>,
     stdout: Vec<u8>,
+    /// What a run takes.
+    longest: Duration,
 }
 
 impl Scene {
     fn new(run: &str, old: Option<&'static [u8]>) -> Self {
         let folder = Folder::new();
         let data = if run.starts_with("histogram") {
-            [bmp_header(2048, 2048), noise(1, INPUT_BYTES)].concat()
+            [bmp_header(1024, 1024), noise(1, INPUT_BYTES)].concat()
         } else {
             noise(2, INPUT_BYTES)
         };
@@ -78,15 +109,30 @@ impl Scene {
         } else {
             String::new()
         };
-        let line = format!("run {run}{key} --block 256K");
+        let line = format!("run {run}{key} --block 128K");
         let writes = run.matches("{}").count() == 2;
         let paths = if writes { vec![input, out.clone()] } else { vec![input] };
-        let mut scene = Self { folder, line, paths, old, output: None, stdout: Vec::new() };
+        let (stdout, longest) = Default::default();
+        let mut scene = Self { folder, line, paths, old, output: None, stdout, longest };
         scene.stdout = cellway(&scene.line, &scene.paths()).ok();
         scene.output = fs::read(&out).ok();
         assert_eq!(scene.output.is_some(), writes);
         scene.reset();
         scene
+    }
+
+    /// Times a whole run, done as those that are killed.
+    fn timed(mut self, more: &str) -> Self {
+        let started = Instant::now();
+        assert!(finish(self.command(more).spawn().unwrap()).ok() == self.stdout);
+        self.longest = started.elapsed();
+        self
+    }
+
+    /// Options that ask for a scheme which can do what is run, drawn anew each time.
+    fn scheme(&self, moments: &mut Moments) -> String {
+        let can = if self.line.contains(" replace ") { &SCHEMES[..REWRITING] } else { SCHEMES };
+        format!("--scheme {}", can[moments.below(can.len())])
     }
 
     fn paths(&self) -> Vec<&std::path::Path> {
@@ -135,13 +181,13 @@ impl Scene {
 }
 
 /// Kills a run with a journal once or several times, and goes on.
-fn kill_and_go_on(scene: &Scene, moments: &mut Moments, longest: Duration) {
+fn kill_and_go_on(scene: &Scene, moments: &mut Moments, kills: &mut Kills) {
     let journal = scene.folder.path("journal");
     let every = format!("{} --journal-every 0", journal.display());
     let mut how = format!("--journal {every}");
-    let kills = 1 + moments.number() % 3;
-    for _ in 0..kills {
-        let ran = scene.run(&how, moments.until(longest));
+    for _ in 0..=moments.below(3) {
+        let ran = scene.run(&how, moments.until(scene.longest));
+        kills.count(&ran);
         let is_new = scene.is_new();
         if ran.code == Some(0) {
             assert!(ran.stdout == scene.stdout, "{}", scene.line);
@@ -177,59 +223,59 @@ fn next(scene: &Scene, journal: &std::path::Path, every: &str) -> String {
     format!("--resume {every}")
 }
 
-fn with_journals(runs: &[&str], old: Option<&'static [u8]>) {
+/// Each run in turn.
+fn with_journals(runs: &[&str], old: Option<&'static [u8]>, mut kills: Kills) {
     let mut moments = Moments::new();
-    for run in runs {
+    let timed = |run: &&str| {
         let scene = Scene::new(run, old);
-        let started = Instant::now();
-        let journal = scene.folder.path("journal");
-        let whole = format!("--journal {} --journal-every 0", journal.display());
-        let ran = finish(scene.command(&whole).spawn().unwrap());
-        assert!(ran.ok() == scene.stdout);
-        let longest = started.elapsed();
-        for _ in 0..kills() {
-            if scene.paths.len() == 2 {
-                scene.reset();
-            }
-            kill_and_go_on(&scene, &mut moments, longest);
+        let whole =
+            format!("--journal {} --journal-every 0", scene.folder.path("journal").display());
+        scene.timed(&whole)
+    };
+    let scenes: Vec<_> = runs.iter().map(timed).collect();
+    for scene in scenes.iter().cycle() {
+        if !kills.are_left() {
+            return;
         }
+        scene.reset();
+        kill_and_go_on(scene, &mut moments, &mut kills);
     }
 }
 
 #[test]
 fn killed_runs_go_on_and_end_the_same() {
-    with_journals(RUNS, None);
+    with_journals(RUNS, None, Kills::share(40));
 }
 
 #[test]
 fn killed_runs_go_on_and_replace_the_old_output_at_last() {
-    with_journals(&RUNS[..3], Some(b"old"));
+    with_journals(&RUNS[..3], Some(b"old"), Kills::share(20));
 }
 
-/// Without a journal: all or nothing, and nothing to take away.
+/// Without a journal, by any scheme: all or nothing, and nothing to take away.
 #[test]
 fn killed_runs_leave_the_old_output_or_the_new() {
-    let mut moments = Moments::new();
-    for (run, old) in RUNS[..3].iter().flat_map(|run| [(run, None), (run, Some(&b"old"[..]))]) {
-        let scene = Scene::new(run, old);
-        let started = Instant::now();
-        finish(scene.command("").spawn().unwrap()).ok();
-        let longest = started.elapsed();
-        for _ in 0..kills() {
-            scene.reset();
-            scene.run("", moments.until(longest));
-            let new = scene.is_new();
-            let hidden = |name: &String| name.starts_with(".out.cellway-");
-            let left = scene.folder.names().into_iter().find(hidden);
-            match left {
-                // A kill between the two steps of replacing, or no O_TMPFILE.
-                Some(left) if old.is_some() || !has_unnamed_files(&scene.folder) => {
-                    fs::remove_file(scene.folder.path(&left)).unwrap();
-                }
-                _ => {}
-            }
-            scene.is_tidy(new);
+    let (mut moments, mut kills) = (Moments::new(), Kills::share(40));
+    let both = |run| [None, Some(&b"old"[..])].map(|old| Scene::new(run, old).timed(""));
+    let scenes: Vec<_> = RUNS[..3].iter().flat_map(|run| both(run)).collect();
+    for scene in scenes.iter().cycle() {
+        if !kills.are_left() {
+            return;
         }
+        scene.reset();
+        let scheme = scene.scheme(&mut moments);
+        kills.count(&scene.run(&scheme, moments.until(scene.longest)));
+        let new = scene.is_new();
+        let hidden = |name: &String| name.starts_with(".out.cellway-");
+        let left = scene.folder.names().into_iter().find(hidden);
+        match left {
+            // A kill between the two steps of replacing, or no O_TMPFILE.
+            Some(left) if scene.old.is_some() || !has_unnamed_files(&scene.folder) => {
+                fs::remove_file(scene.folder.path(&left)).unwrap();
+            }
+            _ => {}
+        }
+        scene.is_tidy(new);
     }
 }
 
