@@ -101,6 +101,13 @@ impl HandedOver {
         unsafe { io.transfer(Direction::Put, file, offset, self.start.as_ptr(), self.len) }
     }
 
+    /// The view, for what is no file with offsets.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the view is mapped, initialized as all of a local store is, and
+        // this owner's alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
     /// Gives the buffer back to its thread, which sees `result`.
     pub fn give_back(mut self, result: Result<(), HostFault>) {
         self.result = Some(result);

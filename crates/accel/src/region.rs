@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::arena::Arena;
 use crate::engine::host::{HostFault, HostIo};
+use crate::engine::memory::copy_racing;
 use crate::queue::Direction;
 
 /// A memory range lent for the length of a run, or an open file's range.
@@ -148,20 +149,46 @@ impl<'env> Region<'env> {
         at: u64,
         len: usize,
     ) -> Result<(), HostFault> {
+        let memory = self.writable(at, len).map_err(|error| HostFault { offset, error })?;
+        // SAFETY: the range is the region's, whose memory is its own or lent for
+        // 'env; others only make racing copies of it.
+        unsafe { io.transfer(direction, file, offset, memory, len) }
+    }
+
+    /// The host's copy of `bytes` into writable memory, `at` bytes into it.
+    ///
+    /// # Errors
+    /// A place that is no such memory.
+    pub fn fill(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let memory = self.writable(at, bytes.len())?;
+        // SAFETY: the range is the region's; a shared borrow of other memory does
+        // not overlap what is only copied to and from.
+        unsafe { copy_racing(bytes.as_ptr(), memory, bytes.len()) };
+        Ok(())
+    }
+
+    /// The host's copy of writable memory, from `at` bytes into it, to `bytes`.
+    ///
+    /// # Errors
+    /// As [`Region::fill`].
+    pub fn drain(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let memory = self.writable(at, bytes.len())?;
+        // SAFETY: as above.
+        unsafe { copy_racing(memory, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Where `len` bytes of writable memory are, `at` bytes into it.
+    fn writable(&self, at: u64, len: usize) -> io::Result<*mut u8> {
         match self.kind {
             Kind::Memory { start, writable: true }
                 if (Ea { region: self, offset: at }).holds(len) =>
             {
-                // SAFETY: the range was checked against the region, whose memory is
-                // its own or lent for 'env; others only make racing copies of it.
-                unsafe {
-                    io.transfer(direction, file, offset, start.wrapping_add(at as usize), len)
-                }
+                Ok(start.wrapping_add(at as usize))
             }
             _ => {
                 let what = format!("{len} bytes at {at} are no writable memory of {self:?}");
-                let error = io::Error::new(io::ErrorKind::InvalidInput, what);
-                Err(HostFault { offset, error })
+                Err(io::Error::new(io::ErrorKind::InvalidInput, what))
             }
         }
     }

@@ -183,11 +183,7 @@ impl<'j, K: Kernel> Job<'j, K> {
                 }
             }
             Source::Host { next } => {
-                let next = next.fetch_add(1, Ordering::Relaxed);
-                let Some(piece) = self.plan.piece(next) else { return Ok((buf, None)) };
-                let got = self.host.get(cx, piece, buf).await;
-                let (buf, is_there) = got.map_err(Failure::of(piece.index))?;
-                return Ok((buf, is_there.then_some(piece)));
+                return self.host.get(cx, next.fetch_add(1, Ordering::Relaxed), buf).await;
             }
             Source::Stream(window) => {
                 buf.set_view(0..buf.capacity_bytes());

@@ -9,6 +9,7 @@ use storage::{DirectFile, Input, Kind, Output};
 
 use crate::kernel::Effect;
 use crate::plan::{BUF_ALIGN_BYTES, Plan, PlanError};
+use crate::scheme::Scheme;
 
 /// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +106,17 @@ impl Path {
     /// Through the page cache, because `why`.
     pub(crate) fn cached(why: &str) -> Self {
         Self { direct: None, align_bytes: 1, why: format!("page cache: {why}") }
+    }
+
+    /// As the host goes, which `reads` or `writes`.
+    pub(crate) fn by_host(kind: Kind, does: &str, scheme: Scheme) -> Self {
+        let by_host = format!("the host {does}, by scheme {scheme}");
+        match kind {
+            Kind::Stream => {
+                Self { direct: None, align_bytes: 1, why: format!("a stream, which {by_host}") }
+            }
+            Kind::File | Kind::BlockDevice => Self::cached(&by_host),
+        }
     }
 
     /// The file's first `len_bytes` bytes as a region.

@@ -268,7 +268,17 @@ impl Plan {
             return Err(PlanError::Store { threads, buffer_bytes, block_bytes, local_store_bytes });
         }
         let threads_in_all = (accelerators as u64).saturating_mul(threads as u64);
-        let of_units = Units { count: units, bytes: most_bytes, threads: threads_in_all };
+        let most_out_bytes = match shape.effect {
+            Effect::Reduce => 0,
+            Effect::Transform => most_bytes,
+            Effect::Rewrite => out_bytes - BUF_ALIGN_BYTES,
+        };
+        let of_units = Units {
+            count: units,
+            bytes: most_bytes,
+            out_bytes: most_out_bytes,
+            threads: threads_in_all,
+        };
         let io = Io::decide(options.scheme, options.staging, &shape, of_units)?;
         let each = needed + threads as u64 * THREAD_BYTES + ACCELERATOR_BYTES;
         let once = kernel_bytes(accelerators).saturating_add(shape.halo_bytes());

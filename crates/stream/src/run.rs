@@ -50,7 +50,7 @@ pub(crate) fn layout<K: Kernel>(
             let why = "the host reads and writes through the page cache".to_owned();
             return Err(PlanError::Scheme { scheme, why, cure: "take --direct auto" }.into());
         }
-        scheme => Path::cached(&format!("the host reads, by scheme {scheme}")),
+        scheme => Path::by_host(input.kind(), "reads", scheme),
     };
     let shape = Shape {
         body: body.range.clone(),

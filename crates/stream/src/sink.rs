@@ -52,8 +52,7 @@ impl<'o> Sink<'o> {
     ) -> Result<Self, PlanError> {
         let (gate, end) = (Gate::default(), Mutex::default());
         if let Some(host) = host {
-            let Path { why, .. } =
-                Path::cached(&format!("the host writes, by scheme {}", plan.scheme));
+            let why = Path::by_host(output.kind(), "writes", plan.scheme).why;
             return Ok(Self { output, way: Way::Host(host), gate, end, why });
         }
         let path = Path::of_output(output, plan, wish)?;
@@ -87,7 +86,17 @@ impl<'o> Sink<'o> {
                 }
                 return Ok(buf);
             }
-            Way::Host(host) => return host.put(cx, index, at, buf).await,
+            Way::Host(host) => {
+                let in_order = host.writes_in_order();
+                if in_order && !self.gate.turn(index).await {
+                    return Ok(buf);
+                }
+                let buf = host.put(cx, (index, index), at, buf).await?;
+                if in_order {
+                    self.gate.pass_on(index);
+                }
+                return Ok(buf);
+            }
         };
         align(&mut buf, align_bytes);
         let tag = Tag::new(0);
@@ -130,8 +139,21 @@ impl<'o> Sink<'o> {
                 }
                 return Ok(buf);
             }
-            // The plan has no host for a rewrite.
-            Way::Host(_) => return Ok(buf),
+            Way::Host(host) => {
+                let at = lock(&self.end).take(&mut buf, 1);
+                let place = (!buf.is_empty()).then(|| host.next_place());
+                let in_order = host.writes_in_order();
+                if last && !in_order {
+                    self.gate.pass_on(index);
+                }
+                if let Some(place) = place {
+                    buf = host.put(cx, (index, place), at, buf).await?;
+                }
+                if last && in_order {
+                    self.gate.pass_on(index);
+                }
+                return Ok(buf);
+            }
         };
         if last {
             self.gate.pass_on(index);

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use accel::Region;
-use storage::{Input, InputError, SequentialReader};
+use storage::{Input, InputError};
 
 use crate::error::Failure;
 use crate::kernel::Cut;
@@ -19,26 +19,29 @@ pub(crate) enum Source {
     /// The host reads it: see [`Host`](crate::scheme::Host).
     Host { next: AtomicU64 },
     /// The input is a stream: whoever takes a unit reads it.
-    Stream(Mutex<Window>),
+    Stream(Mutex<Window<'static>>),
 }
 
 impl Source {
     pub(crate) fn of(input: &Input, path: &Path, plan: &Plan) -> Self {
         match input.len_bytes() {
-            Some(_) if plan.io != Io::Own => Self::Host { next: AtomicU64::new(0) },
+            _ if plan.io != Io::Own => Self::Host { next: AtomicU64::new(0) },
             Some(len) => {
                 let region = path.region(input.file(), len, input.name());
                 Self::Offsets { region, next: AtomicU64::new(0) }
             }
-            None => Self::Stream(Mutex::new(Window::new(input.sequential(), plan.cut))),
+            None => Self::Stream(Mutex::new(Window::of(input, plan.cut))),
         }
     }
 }
 
+/// Fills a buffer; fewer bytes only at the end.
+pub(crate) type Fill<'r> = Box<dyn FnMut(&mut [u8]) -> Result<usize, InputError> + Send + 'r>;
+
 /// A stream, and the bytes between two units: the halo before the next one,
 /// and what was read ahead for the last one.
-pub(crate) struct Window {
-    reader: SequentialReader,
+pub(crate) struct Window<'r> {
+    fill: Fill<'r>,
     cut: Cut,
     index: u64,
     /// Where the next unit starts.
@@ -49,10 +52,16 @@ pub(crate) struct Window {
     ended: bool,
 }
 
-impl Window {
-    pub(crate) fn new(reader: SequentialReader, cut: Cut) -> Self {
+impl<'r> Window<'r> {
+    /// Of an input's bytes in their order.
+    pub(crate) fn of(input: &Input, cut: Cut) -> Self {
+        let mut reader = input.sequential();
+        Self::new(Box::new(move |buf| reader.fill(buf)), cut)
+    }
+
+    pub(crate) fn new(fill: Fill<'r>, cut: Cut) -> Self {
         let kept = Vec::with_capacity(cut.before_bytes + cut.after_bytes);
-        Self { reader, cut, index: 0, offset: 0, kept, kept_before: 0, ended: false }
+        Self { fill, cut, index: 0, offset: 0, kept, kept_before: 0, ended: false }
     }
 
     /// Reads the next unit of up to `block_bytes` into `buf`, surroundings
@@ -86,7 +95,7 @@ impl Window {
         if self.ended {
             return Ok(kept.len());
         }
-        let read = self.reader.fill(rest);
+        let read = (self.fill)(rest);
         self.ended = !matches!(&read, Ok(bytes) if *bytes == rest.len());
         match read {
             Ok(bytes) => Ok(kept.len() + bytes),

@@ -42,6 +42,17 @@ fn staging_is_filled_transferred_and_drained() {
 }
 
 #[test]
+fn the_host_copies_into_staging_and_out_of_it() {
+    let memory = Region::staging(10_000).unwrap();
+    for (at, len) in [(0, 10_000), (1, 0), (10_000, 0), (17, 33), (5000, 5000)] {
+        let (bytes, mut back) = (pattern(at, len), vec![0; len]);
+        memory.fill(at, &bytes).unwrap();
+        memory.drain(at, &mut back).unwrap();
+        assert_eq!(back, bytes);
+    }
+}
+
+#[test]
 fn a_host_transfer_says_where_it_failed() {
     let file = file_of(&[7; 10_000]);
     let memory = Region::staging(20_000).unwrap();
@@ -53,6 +64,9 @@ fn a_host_transfer_says_where_it_failed() {
     for (region, at, len) in [(&memory, 1, 20_000), (&memory, u64::MAX, 1), (&read_only, 0, 1)] {
         let fault = region.read_from(&mut io, &file, 0, at, len).unwrap_err();
         assert_eq!(fault.error.kind(), ErrorKind::InvalidInput, "{region:?}");
+        assert_eq!(region.fill(at, &vec![0; len]).unwrap_err().kind(), ErrorKind::InvalidInput);
+        let drained = region.drain(at, &mut vec![0; len]);
+        assert_eq!(drained.unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     let broken = Faults { seed: 1, short: 0, interrupted: 0, broken: 1000, delayed: 0 };
     let fault = memory.write_to(&mut HostIo::new(Some(broken)), &file, 33, 0, 5).unwrap_err();

@@ -297,7 +297,7 @@ enum Pieces<'p> {
     },
     /// A file of /proc, whose length shows at its end.
     Stream {
-        window: Window,
+        window: Window<'static>,
         block_bytes: usize,
     },
 }
@@ -307,7 +307,7 @@ impl<'p> Pieces<'p> {
         match plan.units {
             Some(units) => Self::Offsets { input, plan, indices: 0..units },
             None => Self::Stream {
-                window: Window::new(input.sequential(), plan.cut),
+                window: Window::of(input, plan.cut),
                 block_bytes: plan.block_bytes as usize,
             },
         }

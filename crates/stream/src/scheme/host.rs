@@ -5,11 +5,11 @@ use std::thread::{Builder, Scope, scope};
 use std::time::{Duration, Instant};
 
 use accel::{Buf, Cx, Faults, HostIo, RunError};
-use storage::{Input, InputError, Kind, Output, OutputError};
+use storage::{Input, Output, OutputError};
 
 use super::assisted::Assisted;
 use super::staged::Staged;
-use super::{FILES_ONLY, Io, When};
+use super::{Io, When};
 use crate::error::{Failure, StreamError};
 use crate::plan::{Piece, Plan, PlanError};
 use crate::stats::Spent;
@@ -31,12 +31,6 @@ impl<'j> Host<'j> {
         input: &'j Input,
         output: Option<&'j Output>,
     ) -> Result<Self, PlanError> {
-        if let (false, Some(output)) = (plan.io == Io::Own, output)
-            && output.kind() == Kind::Stream
-        {
-            let why = format!("the host writes by offset, which {} does not have", output.name());
-            return Err(PlanError::Scheme { scheme: plan.scheme, why, cure: FILES_ONLY });
-        }
         Ok(match &plan.io {
             Io::Own => Self::Own,
             Io::Assisted { prefetch } => {
@@ -90,7 +84,10 @@ impl<'j> Host<'j> {
                 }
             }
             let done = work()?;
-            ender.is_fine = matches!(self, Self::Staged(_));
+            if let Self::Staged(staged) = self {
+                staged.no_more_is_put();
+                ender.is_fine = true;
+            }
             Ok::<_, StreamError>(done)
         })?;
         if let Self::Staged(staged) = self
@@ -119,34 +116,47 @@ impl<'j> Host<'j> {
             .map_err(|source| StreamError::HostThread { name: name.to_owned(), source })
     }
 
-    /// Gets a unit, surroundings included; `false` if it or an earlier one
-    /// failed elsewhere.
+    /// Gets unit `index`, surroundings included; `None` at the end, or if it or
+    /// an earlier one failed elsewhere. Of a pipe it may be another unit.
     pub(crate) async fn get<'env>(
         &'env self,
         cx: &Cx<'env>,
-        piece: Piece,
+        index: u64,
         buf: Buf,
-    ) -> Result<(Buf, bool), InputError> {
+    ) -> Result<(Buf, Option<Piece>), Failure> {
         match self {
-            Self::Own => Ok((buf, false)),
-            Self::Assisted(assisted) => assisted.get(piece, buf).await.map(|buf| (buf, true)),
-            Self::Staged(staged) => staged.get(cx, piece, buf).await,
+            Self::Own => Ok((buf, None)),
+            Self::Assisted(assisted) => assisted.get(index, buf).await,
+            Self::Staged(staged) => staged.get(cx, index, buf).await,
         }
     }
 
-    /// Puts the buffer's view, which is the whole of unit `index` and starts
-    /// `at` bytes into the output.
+    /// Whether each put must have ended before the next one in the output starts.
+    pub(crate) fn writes_in_order(&self) -> bool {
+        matches!(self, Self::Assisted(assisted) if assisted.writes_in_order())
+    }
+
+    /// The place of what a rewrite puts next, in the order of the output.
+    pub(crate) fn next_place(&self) -> u64 {
+        match self {
+            Self::Staged(staged) => staged.next_place(),
+            Self::Own | Self::Assisted(_) => 0,
+        }
+    }
+
+    /// Puts the buffer's view, which starts `at` bytes into the output: what was
+    /// made of unit `index`, or some of it. Its place is its number in the output's order.
     pub(crate) async fn put<'env>(
         &'env self,
         cx: &Cx<'env>,
-        index: u64,
+        (index, place): (u64, u64),
         at: u64,
         buf: Buf,
     ) -> Result<Buf, OutputError> {
         match self {
             Self::Own => Ok(buf),
             Self::Assisted(assisted) => assisted.put(at, buf).await,
-            Self::Staged(staged) => staged.put(cx, index, at, buf).await,
+            Self::Staged(staged) => staged.put(cx, (index, place), at, buf).await,
         }
     }
 
@@ -175,7 +185,7 @@ impl<'j> Host<'j> {
         match self {
             Self::Own => {}
             Self::Assisted(assisted) => assisted.end(),
-            Self::Staged(staged) => staged.close_from(0),
+            Self::Staged(staged) => staged.end(),
         }
     }
 }

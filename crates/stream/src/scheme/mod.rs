@@ -3,6 +3,7 @@
 //! ([`assisted`]), and host threads around memory ([`staged`]). Which one, and
 //! what it takes, is decided here without I/O.
 
+mod ahead;
 mod assisted;
 mod host;
 mod staged;
@@ -20,6 +21,9 @@ pub const STAGING_DEFAULT: usize = 3;
 
 /// What reads ahead through the page cache reads into, over and over.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
+
+/// What is on its way between a host thread and a pipe.
+const PIPE_BYTES: usize = 256 << 10;
 
 /// What a host thread touches of its stack, and the like.
 const HOST_THREAD_BYTES: u64 = 64 * 1024;
@@ -125,19 +129,26 @@ pub(crate) struct Staging {
     pub(crate) writer: When,
     /// Buffers that are used in turn; enough for all of the input, or a few.
     pub(crate) buffers: u64,
-    /// Units of a buffer: one for each thread.
+    /// Units of a buffer: one for each thread; of a pipe, whose end shows late, 1.
     pub(crate) buffer_units: u64,
     /// Bytes of each buffer for input, with its surroundings.
     pub(crate) in_bytes: u64,
-    /// Bytes of each buffer for output; 0 for a reduction.
+    /// Places for output that are used in turn; 0 for a reduction.
+    pub(crate) out_slots: u64,
+    /// Bytes of each.
     pub(crate) out_bytes: u64,
 }
+
+/// What is noted of a place for output, in bytes.
+const NOTE_BYTES: u64 = size_of::<Option<staged::Put>>() as u64;
 
 /// The units of a run, as far as they matter here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Units {
     pub(crate) count: Option<u64>,
     pub(crate) bytes: u64,
+    /// Most that is put of one at once.
+    pub(crate) out_bytes: u64,
     /// Threads of all accelerators.
     pub(crate) threads: u64,
 }
@@ -162,11 +173,21 @@ impl Io {
             Scheme::Whole => (Some(When::Ahead), When::After),
             Scheme::Signalled | Scheme::Staged => (Some(When::Beside), When::Beside),
         };
-        let Some(count) = units.count else {
-            return refused("the host reads by offset, which a pipe does not have", FILES_ONLY);
-        };
-        if shape.effect == Effect::Rewrite {
-            return refused("where a block of another length goes shows too late", OWN_ONLY);
+        let holds_all =
+            matches!(scheme, Scheme::ReadAhead | Scheme::Whole | Scheme::Signalled);
+        if holds_all && units.count.is_none() {
+            return refused(
+                "it holds all of its input, and where a pipe ends shows at its end: memory would \
+                 have no bound",
+                "take --scheme staged, or name a file",
+            );
+        }
+        if shape.effect == Effect::Rewrite && holds_all && reader.is_some() {
+            return refused(
+                "it holds all of its output, whose length shows at its end: memory would have no \
+                 bound",
+                "take --scheme staged",
+            );
         }
         let Some(reader) = reader else {
             let prefetch = match scheme {
@@ -176,16 +197,35 @@ impl Io {
             };
             return Ok(Self::Assisted { prefetch });
         };
-        let buffer_units = units.threads.max(1);
-        let needed = count.div_ceil(buffer_units).max(1);
-        let buffers = match scheme {
-            Scheme::Staged => needed.min(buffers.unwrap_or(STAGING_DEFAULT) as u64),
-            _ => needed,
+        let threads = units.threads.max(1);
+        let few = buffers.unwrap_or(STAGING_DEFAULT) as u64;
+        let (buffers, buffer_units) = match units.count {
+            None => (few.saturating_mul(threads), 1),
+            Some(count) => {
+                let needed = count.div_ceil(threads).max(1);
+                (if scheme == Scheme::Staged { needed.min(few) } else { needed }, threads)
+            }
         };
-        let units_bytes = units.bytes.saturating_mul(buffer_units.min(count));
-        let out_bytes = if shape.effect.writes() { units_bytes } else { 0 };
-        let in_bytes = units_bytes.saturating_add(shape.halo_bytes());
-        Ok(Self::Staged(Staging { reader, writer, buffers, buffer_units, in_bytes, out_bytes }))
+        let count = units.count.unwrap_or(u64::MAX);
+        let in_bytes = units.bytes.saturating_mul(buffer_units.min(count));
+        let in_bytes = in_bytes.saturating_add(shape.halo_bytes());
+        let places = buffers.saturating_mul(buffer_units);
+        let out_slots = match shape.effect {
+            Effect::Reduce => 0,
+            Effect::Transform => places.min(count.max(1)),
+            // Made of one block may be several.
+            Effect::Rewrite => places,
+        };
+        let out_bytes = units.out_bytes;
+        Ok(Self::Staged(Staging {
+            reader,
+            writer,
+            buffers,
+            buffer_units,
+            in_bytes,
+            out_slots,
+            out_bytes,
+        }))
     }
 
     /// What the host's part takes of memory.
@@ -196,18 +236,26 @@ impl Io {
                 2 * HOST_THREAD_BYTES + prefetch.map_or(0, |_| SCRATCH_BYTES as u64)
             }
             Self::Staged(staging) => {
-                // A note for each unit of a buffer.
-                let each = staging.in_bytes.saturating_add(staging.out_bytes);
-                let each = each.saturating_add(staging.buffer_units).saturating_add(8);
-                staging.buffers.saturating_mul(each).saturating_add(2 * HOST_THREAD_BYTES)
+                let notes = staging.buffers.saturating_add(staging.out_slots);
+                let around = notes.saturating_mul(NOTE_BYTES).saturating_add(PIPE_BYTES as u64);
+                // A pipe's units go through one more buffer.
+                staging
+                    .mapped_bytes()
+                    .saturating_add(if staging.buffer_units == 1 { staging.in_bytes } else { 0 })
+                    .saturating_add(around)
+                    .saturating_add(2 * HOST_THREAD_BYTES)
             }
         }
     }
 }
 
-/// What helps where offsets are missing.
-pub(crate) const FILES_ONLY: &str = "name a file, or take --scheme direct";
-pub(crate) const OWN_ONLY: &str = "take --scheme direct";
+impl Staging {
+    /// Memory for all buffers.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        let in_bytes = self.buffers.saturating_mul(self.in_bytes);
+        in_bytes.saturating_add(self.out_slots.saturating_mul(self.out_bytes))
+    }
+}
 
 #[cfg(test)]
 mod tests;

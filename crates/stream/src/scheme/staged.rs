@@ -6,14 +6,15 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use accel::{Buf, Cx, HostIo, Region, Tag};
-use storage::{Input, InputError, Output, OutputError};
+use storage::{Input, InputError, Kind, Output, OutputError, SequentialWriter};
 
 use super::assisted::read_error;
 use super::host::Clock;
-use super::{OWN_ONLY, Staging};
-use crate::error::{Failure, as_io};
+use super::{PIPE_BYTES, Staging};
+use crate::error::{Failure, StreamError, as_io};
 use crate::gate::{Gate, lock};
 use crate::plan::{Piece, Plan, PlanError};
+use crate::source::Window;
 
 /// The reader reads so much at once, unless a unit is longer or a buffer ends.
 const READ_BYTES: u64 = 1 << 18;
@@ -24,11 +25,13 @@ pub(crate) struct Staged<'j> {
     pub(super) layout: &'j Staging,
     input: &'j Input,
     output: Option<&'j Output>,
+    /// Of an input that is a pipe.
+    window: Option<Mutex<Window<'static>>>,
     in_memory: Region<'static>,
     out_memory: Region<'static>,
     /// Lets unit `index` through as its turn `index + 1`: once it is read.
     read: Gate,
-    /// Lets units through that have room in a buffer for output.
+    /// Lets through what has a place for output.
     room: Gate,
     state: Mutex<State>,
     changed: Condvar,
@@ -38,12 +41,25 @@ pub(crate) struct Staged<'j> {
 struct State {
     /// Units got from each buffer since it was filled.
     got: Vec<u64>,
-    /// Units put and not written: a note for each place of each buffer.
-    put: Vec<bool>,
+    /// Of a pipe: the unit in each buffer.
+    came: Vec<Option<Piece>>,
+    /// What is put and not written, for each place.
+    put: Vec<Option<Put>>,
+    /// Places given out to what a rewrite made.
+    places: u64,
     /// From this unit on nothing is wanted.
     stop_from: u64,
+    /// All that will be put is.
+    all_is_put: bool,
     /// What the reader ran into, told to whoever has that unit.
-    fault: Option<(u64, InputError)>,
+    fault: Option<(u64, StreamError)>,
+}
+
+/// What lies in a place for output.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Put {
+    unit: u64,
+    len: usize,
 }
 
 impl<'j> Staged<'j> {
@@ -53,37 +69,45 @@ impl<'j> Staged<'j> {
         input: &'j Input,
         output: Option<&'j Output>,
     ) -> Result<Self, PlanError> {
-        let map = |each: u64| {
-            let bytes = layout.buffers.saturating_mul(each);
+        let map = |count: u64, each: u64| {
+            let bytes = count.saturating_mul(each);
             let mapped = usize::try_from(bytes).map_err(|_| std::io::ErrorKind::OutOfMemory.into());
             mapped.and_then(Region::staging).map_err(|error| PlanError::Scheme {
                 scheme: plan.scheme,
                 why: format!("{bytes} bytes of memory cannot be had: {error}"),
-                cure: OWN_ONLY,
+                cure: "take --scheme direct",
             })
         };
-        let (in_memory, out_memory) =
-            (map(layout.in_bytes)?, map(if output.is_some() { layout.out_bytes } else { 0 })?);
+        let out_slots = if output.is_some() { layout.out_slots } else { 0 };
+        let in_memory = map(layout.buffers, layout.in_bytes)?;
+        let out_memory = map(out_slots, layout.out_bytes)?;
         // Memory was mapped for more bytes than that.
-        let places = layout.buffers * layout.buffer_units;
-        let put = vec![false; if output.is_some() { places as usize } else { 0 }];
-        let got = vec![0; layout.buffers as usize];
-        let state = Mutex::new(State { got, put, stop_from: u64::MAX, fault: None });
+        let state = State {
+            got: vec![0; layout.buffers as usize],
+            came: vec![None; if plan.units.is_none() { layout.buffers as usize } else { 0 }],
+            put: vec![None; out_slots as usize],
+            places: 0,
+            stop_from: u64::MAX,
+            all_is_put: false,
+            fault: None,
+        };
+        let window = plan.units.is_none().then(|| Mutex::new(Window::of(input, plan.cut)));
         let (read, room, changed, clock) = Default::default();
         let staged = Self {
             plan,
             layout,
             input,
             output,
+            window,
             in_memory,
             out_memory,
             read,
             room,
-            state,
+            state: Mutex::new(state),
             changed,
             clock,
         };
-        staged.room.open_until(places - 1);
+        staged.room.open_until(layout.out_slots.saturating_sub(1));
         Ok(staged)
     }
 
@@ -98,81 +122,131 @@ impl<'j> Staged<'j> {
         self.plan.piece(filling.checked_mul(self.layout.buffer_units)?)
     }
 
-    fn note(&self, index: u64) -> usize {
-        (index % (self.layout.buffers * self.layout.buffer_units)) as usize
+    fn slot(&self, place: u64) -> usize {
+        (place % self.layout.out_slots) as usize
     }
 
     pub(super) async fn get<'env>(
         &'env self,
         cx: &Cx<'env>,
-        piece: Piece,
+        index: u64,
         buf: Buf,
-    ) -> Result<(Buf, bool), InputError> {
+    ) -> Result<(Buf, Option<Piece>), Failure> {
+        let known = self.plan.piece(index);
+        if known.is_none() && self.window.is_none() {
+            return Ok((buf, None));
+        }
         let started = Instant::now();
-        let turn = self.read.turn(piece.index + 1).await;
+        let turn = self.read.turn(index + 1).await;
         self.clock.wait.add_since(started);
         if !turn {
-            return Ok((buf, false));
+            return Ok((buf, None));
         }
-        if let Some((_, error)) = lock(&self.state).fault.take_if(|(unit, _)| *unit == piece.index)
-        {
-            return Err(error);
-        }
-        let (filling, buffer) = self.place(piece.index);
+        let (filling, buffer) = self.place(index);
+        let piece = {
+            let mut state = lock(&self.state);
+            if let Some((_, error)) = state.fault.take_if(|(unit, _)| *unit == index) {
+                return Err(Failure::of(index)(error));
+            }
+            known.or_else(|| state.came.get_mut(buffer as usize)?.take())
+        };
+        let Some(piece) = piece else { return Ok((buf, None)) };
         let start = self.first(filling).map_or(piece.start(), |first| first.start());
         let at = buffer * self.layout.in_bytes + (piece.start() - start);
         let got = cx.get(buf, self.in_memory.at(at), piece.len(), Tag::new(0)).await;
-        let failed = |error: Box<accel::TransferError>| {
-            InputError::read(self.input.name(), piece.start(), &as_io(&error))
-        };
-        let buf = got.map_err(failed)?;
+        let buf = got.map_err(|error| {
+            let told = InputError::read(self.input.name(), piece.start(), &as_io(&error));
+            Failure::of(index)(told)
+        })?;
         let mut state = lock(&self.state);
         state.got[buffer as usize] += 1;
         if state.got[buffer as usize] == self.layout.buffer_units {
             self.changed.notify_all();
         }
         drop(state);
-        Ok((buf, true))
+        Ok((buf, Some(piece)))
+    }
+
+    /// Gives out the places for output in the order of the calls.
+    pub(super) fn next_place(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.places += 1;
+        state.places - 1
     }
 
     pub(super) async fn put<'env>(
         &'env self,
         cx: &Cx<'env>,
-        index: u64,
+        (unit, place): (u64, u64),
         at: u64,
         buf: Buf,
     ) -> Result<Buf, OutputError> {
         let Some(output) = self.output else { return Ok(buf) };
         let started = Instant::now();
-        let turn = self.room.turn(index).await;
+        let turn = self.room.turn(place).await;
         self.clock.wait.add_since(started);
         if !turn {
             return Ok(buf);
         }
-        let put = cx.put(buf, self.out_memory.at(self.out_at(index, at)), Tag::new(0)).await;
+        let (slot, len) = (self.slot(place), buf.len());
+        let put = cx.put(buf, self.out_memory.at(self.out_at(slot)), Tag::new(0)).await;
         let buf = put.map_err(|error| OutputError::write(output.name(), at, &as_io(&error)))?;
-        let note = self.note(index);
-        lock(&self.state).put[note] = true;
+        lock(&self.state).put[slot] = Some(Put { unit, len });
         self.changed.notify_all();
         Ok(buf)
     }
 
-    /// Where the output's byte `at`, which is in unit `index`, lies in memory.
-    fn out_at(&self, index: u64, at: u64) -> u64 {
-        let (filling, buffer) = self.place(index);
-        let start = filling * self.layout.buffer_units * self.plan.block_bytes;
-        buffer * self.layout.out_bytes + (at - start)
+    /// Where a place for output lies in memory.
+    fn out_at(&self, slot: usize) -> u64 {
+        slot as u64 * self.layout.out_bytes
     }
 
     /// The reader: fills buffers in turn until the input's end, a fault, or
     /// the unit from which on nothing is wanted.
     pub(super) fn read(&self, io: &mut HostIo) {
+        if let Some(window) = &self.window {
+            return self.read_pipe(&mut lock(window));
+        }
         let mut filling = 0;
         while let Some(first) = self.first(filling)
             && self.wait_until_free(filling, first.index)
             && self.fill(io, filling, first)
         {
             filling += 1;
+        }
+    }
+
+    /// The reader of a pipe: a unit for each buffer.
+    fn read_pipe(&self, window: &mut Window<'_>) {
+        let mut unit = vec![0; self.layout.in_bytes as usize];
+        for index in 0.. {
+            let buffer = index % self.layout.buffers;
+            if !self.wait_until_free(index, index) {
+                return;
+            }
+            let started = Instant::now();
+            let filled = window.fill(self.plan.block_bytes as usize, &mut unit);
+            self.clock.read.add_since(started);
+            let came = filled.and_then(|piece| {
+                let Some(piece) = piece else { return Ok(None) };
+                let at = buffer * self.layout.in_bytes;
+                let copied = self.in_memory.fill(at, &unit[..piece.len()]);
+                copied.map_err(|error| {
+                    let told = InputError::read(self.input.name(), piece.start(), &error);
+                    Failure::of(index)(told)
+                })?;
+                Ok(Some(piece))
+            });
+            match came {
+                Ok(Some(piece)) => lock(&self.state).came[buffer as usize] = Some(piece),
+                Ok(None) => return self.read.close_from(index + 1),
+                Err(Failure { error, .. }) => {
+                    // Whoever takes this unit tells, as below.
+                    lock(&self.state).fault = Some((index, error));
+                    return self.read.open_until(index + 1);
+                }
+            }
+            self.read.open_until(index + 1);
         }
     }
 
@@ -228,7 +302,7 @@ impl<'j> Staged<'j> {
                 continue;
             };
             // Whoever takes this unit tells, so that what failed before it is told first.
-            let error = read_error(self.input, piece, found);
+            let error = read_error(self.input, piece, found).into();
             lock(&self.state).fault = Some((piece.index, error));
             self.read.open_until(piece.index + 1);
             return false;
@@ -236,52 +310,88 @@ impl<'j> Staged<'j> {
         true
     }
 
-    /// The writer: writes units in their order, as they come.
+    /// The writer: writes what is put in its order, as it comes.
     pub(super) fn write(&self, io: &mut HostIo) -> Result<(), Failure> {
-        let (Some(output), Some(body_bytes)) = (self.output, self.plan.body_bytes()) else {
-            return Ok(());
-        };
-        let block_bytes = self.plan.block_bytes;
-        let mut next = 0;
-        while let Some(until) = self.wait_until_put(next) {
-            let offset = next * block_bytes;
-            let len = until.saturating_mul(block_bytes).min(body_bytes) - offset;
+        let Some(output) = self.output else { return Ok(()) };
+        let mut pipe = (output.kind() == Kind::Stream).then(|| output.sequential());
+        let (mut next, mut offset) = (0, 0);
+        while let Some((places, len)) = self.wait_until_put(next) {
+            let slot = self.slot(next);
             let started = Instant::now();
-            let at = self.out_at(next, offset);
-            let written = self.out_memory.write_to(io, output.file(), offset, at, len as usize);
+            let written = match &mut pipe {
+                Some(writer) => self.append(output.name(), writer, slot, len).map_err(|error| (slot, error)),
+                None => {
+                    let (file, at) = (output.file(), self.out_at(slot));
+                    let written = self.out_memory.write_to(io, file, offset, at, len);
+                    written.map_err(|fault| {
+                        let done = (fault.offset - offset) / self.layout.out_bytes;
+                        let from = offset + done * self.layout.out_bytes;
+                        let error = OutputError::write(output.name(), from, &fault.error);
+                        (slot + done as usize, error)
+                    })
+                }
+            };
             self.clock.write.add_since(started);
-            written.map_err(|fault| {
-                let unit = fault.offset / block_bytes;
-                Failure::of(unit)(OutputError::write(
-                    output.name(),
-                    unit * block_bytes,
-                    &fault.error,
-                ))
-            })?;
-            next = until;
-            // The buffer is free once its last unit is written.
-            let (filling, _) = self.place(next);
-            let fillings = filling + self.layout.buffers;
-            self.room.open_until(fillings.saturating_mul(self.layout.buffer_units) - 1);
+            if let Err((slot, error)) = written {
+                self.room.close_from(next);
+                let unit = lock(&self.state).put[slot].map_or(0, |put| put.unit);
+                return Err(Failure::of(unit)(error));
+            }
+            lock(&self.state).put[slot..slot + places as usize].fill(None);
+            (next, offset) = (next + places, offset + len as u64);
+            self.room.open_until(next.saturating_add(self.layout.out_slots) - 1);
         }
         Ok(())
     }
 
-    /// The end of the units from `next` on that lie in one buffer and are put;
-    /// waits for the first. `None` at the output's end, or if it will not come.
-    fn wait_until_put(&self, next: u64) -> Option<u64> {
-        let (filling, _) = self.place(next);
-        let end = ((filling + 1) * self.layout.buffer_units).min(self.plan.units.unwrap_or(0));
+    /// Appends what lies from a place on.
+    fn append(
+        &self,
+        name: &str,
+        writer: &mut SequentialWriter,
+        slot: usize,
+        len: usize,
+    ) -> Result<(), OutputError> {
+        let mut some = vec![0; PIPE_BYTES.min(len)];
+        for done in (0..len).step_by(PIPE_BYTES) {
+            let some = &mut some[..PIPE_BYTES.min(len - done)];
+            let copied = self.out_memory.drain(self.out_at(slot) + done as u64, some);
+            copied.map_err(|error| OutputError::write(name, writer.offset(), &error))?;
+            writer.write_all(some)?;
+        }
+        Ok(())
+    }
+
+    /// How many places from `next` on are put and lie side by side, and their
+    /// bytes; waits for the first. `None` at the output's end, or if it will not come.
+    fn wait_until_put(&self, next: u64) -> Option<(u64, usize)> {
+        let slot = self.slot(next);
         let mut state = lock(&self.state);
-        while next < end && state.stop_from > next {
-            let until = (next..end).find(|unit| !state.put[self.note(*unit)]).unwrap_or(end);
-            if until > next {
-                (next..until).for_each(|unit| state.put[self.note(unit)] = false);
-                return Some(until);
+        while state.stop_from > 0 {
+            let (mut places, mut len) = (0, 0);
+            let side_by_side = state.put[slot..].iter().take(self.layout.buffer_units as usize);
+            for put in side_by_side.map_while(Option::as_ref) {
+                // Behind one that is not full there is a gap.
+                if len as u64 != places * self.layout.out_bytes {
+                    break;
+                }
+                (places, len) = (places + 1, len + put.len);
+            }
+            if places > 0 {
+                return Some((places, len));
+            }
+            if state.all_is_put {
+                return None;
             }
             state = self.wait(state);
         }
         None
+    }
+
+    /// The accelerators have ended.
+    pub(super) fn no_more_is_put(&self) {
+        lock(&self.state).all_is_put = true;
+        self.changed.notify_all();
     }
 
     /// Unit `index` failed: it and those after it are not wanted any more.
@@ -291,6 +401,15 @@ impl<'j> Staged<'j> {
         drop(state);
         self.changed.notify_all();
         self.read.close_from(index.saturating_add(1));
-        self.room.close_from(index);
+        // What a rewrite puts is not numbered by units; it comes in their order.
+        if self.plan.out_bytes == 0 {
+            self.room.close_from(index);
+        }
+    }
+
+    /// Nothing is wanted any more.
+    pub(super) fn end(&self) {
+        self.close_from(0);
+        self.room.close_from(0);
     }
 }

@@ -75,8 +75,10 @@ fn two_machines_carry_all_schemes_out() {
         (Scheme::Signalled, When::Beside, When::Beside, all),
         (Scheme::Staged, When::Beside, When::Beside, STAGING_DEFAULT as u64),
     ] {
-        let (in_bytes, out_bytes) = (8 * BLOCK_BYTES + 128, 8 * BLOCK_BYTES);
-        let staging = Staging { reader, writer, buffers, buffer_units: 8, in_bytes, out_bytes };
+        let (in_bytes, out_bytes) = (8 * BLOCK_BYTES + 128, BLOCK_BYTES);
+        let out_slots = 8 * buffers;
+        let staging =
+            Staging { reader, writer, buffers, buffer_units: 8, in_bytes, out_slots, out_bytes };
         assert_eq!(io(scheme), Io::Staged(staging));
     }
 }
@@ -101,13 +103,27 @@ fn memory_holds_what_the_scheme_says() {
 fn what_a_scheme_cannot_do_is_refused() {
     let refused =
         |options: &Options, shape: Shape| Plan::new(options, shape, |_| 0).unwrap_err().to_string();
+    let holds_all = [Scheme::ReadAhead, Scheme::Whole, Scheme::Signalled];
     for scheme in SCHEMES {
         let options = options(scheme);
-        let error = refused(&options, shape(Effect::Transform, None));
-        let wanted = "the host reads by offset, which a pipe does not have; name a file";
-        assert!(error.starts_with(&format!("--scheme {scheme}: {wanted}")), "{error}");
-        let error = refused(&options, shape(Effect::Rewrite, Some(LEN_BYTES)));
-        assert!(error.ends_with("shows too late; take --scheme direct"), "{error}");
+        for effect in [Effect::Reduce, Effect::Transform] {
+            Plan::new(&options, shape(effect, Some(LEN_BYTES)), |_| 0).unwrap();
+            if !holds_all.contains(&scheme) {
+                Plan::new(&options, shape(effect, None), |_| 0).unwrap();
+                continue;
+            }
+            let error = refused(&options, shape(effect, None));
+            let wanted = format!("--scheme {scheme}: it holds all of its input, and where a pipe");
+            assert!(error.starts_with(&wanted), "{error}");
+            assert!(error.ends_with("no bound; take --scheme staged, or name a file"), "{error}");
+        }
+        let rewrite = shape(Effect::Rewrite, Some(LEN_BYTES));
+        if holds_all[1..].contains(&scheme) {
+            let error = refused(&options, rewrite);
+            assert!(error.ends_with("would have no bound; take --scheme staged"), "{error}");
+        } else {
+            Plan::new(&options, rewrite, |_| 0).unwrap();
+        }
     }
     for effect in [Effect::Transform, Effect::Rewrite] {
         Plan::new(&options(Scheme::Direct), shape(effect, None), |_| 0).unwrap();
@@ -133,7 +149,8 @@ proptest! {
         let plan = Plan::new(&options, shape(Effect::Transform, Some(len)), |_| 0).unwrap();
         let Io::Staged(layout) = &plan.io else { return Ok(()) };
         let places = layout.buffers * layout.buffer_units;
-        prop_assert!(layout.buffers >= 1);
+        prop_assert!(layout.buffers >= 1 && layout.out_slots >= 1);
+        prop_assert!(layout.out_slots <= places && layout.out_slots <= plan.units.unwrap().max(1));
         prop_assert!(layout.buffers == 1 || places < len / block + 1 + layout.buffer_units);
         if scheme == Scheme::Staged {
             prop_assert!(layout.buffers <= staging as u64);
@@ -145,7 +162,7 @@ proptest! {
             let first = plan.piece(index / layout.buffer_units * layout.buffer_units).unwrap();
             let end = piece.start() + piece.len() as u64;
             prop_assert!(end - first.start() <= layout.in_bytes);
-            prop_assert!(piece.offset + piece.data as u64 - first.offset <= layout.out_bytes);
+            prop_assert!(piece.data as u64 <= layout.out_bytes);
         }
     }
 }

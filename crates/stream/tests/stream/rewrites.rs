@@ -4,12 +4,21 @@ use std::num::Wrapping;
 
 use accel::{EngineChoice, Faults};
 use cellway_stream::{
-    Block, Cut, Direct, Effect, Kernel, KernelError, Options, Saved, StreamError, Unit,
+    Block, Cut, Direct, Effect, Kernel, KernelError, Options, Saved, Scheme, StreamError, Unit,
 };
 use proptest::prelude::*;
 
 use crate::probe::content;
 use crate::setting::{Disk, From, Setting, To, fd_path, has_direct, has_uring, names};
+
+/// Those that take outputs of any length.
+const REWRITING: [Scheme; 5] = [
+    Scheme::Direct,
+    Scheme::Assisted,
+    Scheme::ReadAhead,
+    Scheme::Prefetch,
+    Scheme::Staged,
+];
 
 /// Repeats each byte as often as its value says, up to `repeats_max` times.
 pub(crate) struct Repeat {
@@ -99,12 +108,13 @@ fn settings() -> impl Strategy<Value = Setting> {
         prop::sample::select(&[Direct::Auto, Direct::On, Direct::Off]),
         prop::sample::select(&[EngineChoice::Uring, EngineChoice::Pread]),
         prop::option::of(any::<u64>()),
+        prop::sample::select(&REWRITING),
     );
     (places, layout, path, 0_u64..400_000, any::<u64>()).prop_map(
         |(
             (from, to, disk),
             (accelerators, threads, block),
-            (direct, engine, faults),
+            (direct, engine, faults, scheme),
             len,
             seed,
         )| {
@@ -118,15 +128,16 @@ fn settings() -> impl Strategy<Value = Setting> {
                 engine,
                 direct,
                 faults: faults.map(Faults::survivable),
+                scheme,
                 ..Options::default()
             };
-            Setting { seed, sizes: (0, len, 0), disk, from, to, options }
+            Setting { seed, sizes: (0, len, 0), disk, from, to, options }.suited()
         },
     )
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn blocks_follow_one_another_whatever_their_lengths(
@@ -158,8 +169,9 @@ proptest! {
     fn a_failure_ends_the_output(
         len in 1_u64..300_000, block in 1_u64..20_000, refused in 0_u64..300_000,
         threads in 1_usize..6, to in prop::sample::select(&[To::File, To::Pipe]),
+        scheme in prop::sample::select(&REWRITING),
     ) {
-        let setting = Setting::of_file(len, block, to).at(2, threads);
+        let setting = Setting::of_file(len, block, to).at(2, threads).scheme(scheme);
         let first = refused.div_ceil(block) * block;
         let kernel = Repeat { repeats_max: 9, refused: Some(refused) };
         let ran = setting.run(&kernel).unwrap();
@@ -181,13 +193,15 @@ proptest! {
 /// Nothing is written behind what a full device takes.
 #[test]
 fn a_full_device_ends_the_run() {
-    let setting = Setting::of_file(100_000, 4096, To::File).at(2, 3);
-    let dir = setting.disk.folder().unwrap();
-    let (input, _) = setting.input(dir.path());
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let output = storage::Output::create(&fd_path(&full), &storage::Options::default()).unwrap();
-    let kernel = Repeat { repeats_max: 9, refused: None };
-    let (options, progress) = (&setting.options, &Default::default());
-    let error = cellway_stream::run(&kernel, &input, Some(&output), options, progress);
-    assert!(matches!(error, Err(StreamError::Output(_))), "{error:?}");
+    for scheme in REWRITING {
+        let setting = Setting::of_file(100_000, 4096, To::File).at(2, 3).scheme(scheme);
+        let dir = setting.disk.folder().unwrap();
+        let (input, _) = setting.input(dir.path());
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = storage::Output::create(&fd_path(&full), &Default::default()).unwrap();
+        let kernel = Repeat { repeats_max: 9, refused: None };
+        let (options, progress) = (&setting.options, &Default::default());
+        let error = cellway_stream::run(&kernel, &input, Some(&output), options, progress);
+        assert!(matches!(error, Err(StreamError::Output(_))), "{scheme}: {error:?}");
+    }
 }

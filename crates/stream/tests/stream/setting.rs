@@ -141,25 +141,30 @@ impl Setting {
         self
     }
 
-    /// Whether the host does the I/O, which takes files and the page cache.
+    /// Whether the host does the I/O, which takes the page cache.
     pub(crate) fn is_by_host(&self) -> bool {
         ![Scheme::Auto, Scheme::Direct].contains(&self.options.scheme)
     }
 
-    /// The same with files and through the page cache where the host does the I/O.
+    /// The same as its scheme can do it.
     pub(crate) fn suited(mut self) -> Self {
         if self.is_by_host() {
-            self.from = From::File;
-            self.to = if self.to == To::Nothing { To::Nothing } else { To::File };
             self.options.direct = Direct::Off;
+        }
+        if self.holds_all() {
+            self.from = From::File;
         }
         self
     }
 
+    fn holds_all(&self) -> bool {
+        [Scheme::ReadAhead, Scheme::Whole, Scheme::Signalled].contains(&self.options.scheme)
+    }
+
     /// Whether the scheme cannot do what is asked for.
     pub(crate) fn is_unsuited(&self) -> bool {
-        let piped = self.from == From::Pipe || [To::Pipe, To::Null].contains(&self.to);
-        self.is_by_host() && (piped || self.options.direct == Direct::On)
+        let piped = self.holds_all() && self.from == From::Pipe;
+        piped || self.is_by_host() && self.options.direct == Direct::On
     }
 
     pub(crate) fn body(&self) -> Range<u64> {
