@@ -120,8 +120,8 @@ pub(crate) fn tell(line: &str) {
 
 fn is_usage(error: &anyhow::Error) -> bool {
     match error.downcast_ref() {
-        // What the file system refuses is no slip of the hand.
-        Some(StreamError::Plan(PlanError::Direct { .. })) => false,
+        // What the file system or the machine refuses is no slip of the hand.
+        Some(StreamError::Plan(PlanError::Direct { .. } | PlanError::Memory { .. })) => false,
         Some(StreamError::Plan(_)) => true,
         _ => error.downcast_ref().is_some_and(is_wrong_journal) || error.is::<Usage>(),
     }

@@ -137,6 +137,22 @@ pub enum PlanError {
         /// What to do.
         cure: &'static str,
     },
+    /// A scheme that holds more than there is memory for.
+    #[error(
+        "--scheme {scheme} holds {in_bytes} bytes of input and {out_bytes} of output, {} in all, and \
+         {free_bytes} bytes of memory are free; take --scheme staged",
+        .in_bytes.saturating_add(*.out_bytes)
+    )]
+    Memory {
+        /// Which one.
+        scheme: Scheme,
+        /// What it holds of the input.
+        in_bytes: u64,
+        /// What it holds of the output.
+        out_bytes: u64,
+        /// Memory that can be had.
+        free_bytes: u64,
+    },
     /// Direct I/O was asked for and is refused.
     #[error("direct I/O was asked for: {why}; use --direct auto")]
     Direct {

@@ -10,7 +10,7 @@ use crate::job::Job;
 use crate::journal::Journal;
 use crate::kernel::{Body, Head, Kernel, MergeOrder};
 use crate::leases;
-use crate::memory::{peak_rss_bytes, rss_bytes};
+use crate::memory::{free_bytes, peak_rss_bytes, rss_bytes};
 use crate::merge::{EARLY_PARTS_MAX, Parts, merge_order};
 use crate::paths::{Direct, Path};
 use crate::plan::{Options, Plan, PlanError, Shape};
@@ -64,6 +64,7 @@ pub(crate) fn layout<K: Kernel>(
     let plan = Plan::new(options, shape, |accelerators| {
         parts_bytes(kernel, sharing.unwrap_or(accelerators))
     })?;
+    plan.io.check(&plan, free_bytes)?;
     Ok(Layout { plan, body, path })
 }
 

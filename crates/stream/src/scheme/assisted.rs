@@ -177,9 +177,7 @@ impl<'j> Assisted<'j> {
                 }
                 (Direction::Get, None, ..) => buf.read_from(io, self.input.file(), offset),
                 (Direction::Put, _, Some(writer), _) => self.append(writer, offset, &mut buf),
-                (Direction::Put, _, None, Some(output)) => {
-                    buf.write_to(io, output.file(), offset)
-                }
+                (Direction::Put, _, None, Some(output)) => buf.write_to(io, output.file(), offset),
                 (Direction::Put, _, None, None) => Ok(()),
             };
             let clock =

@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::kernel::Effect;
-use crate::plan::{PlanError, Shape};
+use crate::plan::{Plan, PlanError, Shape};
 
 pub(crate) use host::Host;
 
@@ -173,8 +173,7 @@ impl Io {
             Scheme::Whole => (Some(When::Ahead), When::After),
             Scheme::Signalled | Scheme::Staged => (Some(When::Beside), When::Beside),
         };
-        let holds_all =
-            matches!(scheme, Scheme::ReadAhead | Scheme::Whole | Scheme::Signalled);
+        let holds_all = matches!(scheme, Scheme::ReadAhead | Scheme::Whole | Scheme::Signalled);
         if holds_all && units.count.is_none() {
             return refused(
                 "it holds all of its input, and where a pipe ends shows at its end: memory would \
@@ -228,6 +227,26 @@ impl Io {
         }))
     }
 
+    /// Whether what the scheme holds fits the memory; asks only where it holds all.
+    pub(crate) fn check(
+        &self,
+        plan: &Plan,
+        free_bytes: impl FnOnce() -> Option<u64>,
+    ) -> Result<(), PlanError> {
+        let (in_bytes, out_bytes) = match self {
+            // The page cache is to hold it.
+            Self::Assisted { prefetch: Some(When::Ahead) } => (plan.body_bytes().unwrap_or(0), 0),
+            Self::Staged(staging) if plan.scheme != Scheme::Staged => staging.mapped_bytes(),
+            _ => return Ok(()),
+        };
+        match free_bytes() {
+            Some(free_bytes) if free_bytes < in_bytes.saturating_add(out_bytes) => {
+                Err(PlanError::Memory { scheme: plan.scheme, in_bytes, out_bytes, free_bytes })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What the host's part takes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         match self {
@@ -238,9 +257,10 @@ impl Io {
             Self::Staged(staging) => {
                 let notes = staging.buffers.saturating_add(staging.out_slots);
                 let around = notes.saturating_mul(NOTE_BYTES).saturating_add(PIPE_BYTES as u64);
+                let (in_bytes, out_bytes) = staging.mapped_bytes();
                 // A pipe's units go through one more buffer.
-                staging
-                    .mapped_bytes()
+                in_bytes
+                    .saturating_add(out_bytes)
                     .saturating_add(if staging.buffer_units == 1 { staging.in_bytes } else { 0 })
                     .saturating_add(around)
                     .saturating_add(2 * HOST_THREAD_BYTES)
@@ -250,10 +270,10 @@ impl Io {
 }
 
 impl Staging {
-    /// Memory for all buffers.
-    pub(crate) fn mapped_bytes(&self) -> u64 {
+    /// Memory for all buffers, and for all places for output.
+    pub(crate) fn mapped_bytes(&self) -> (u64, u64) {
         let in_bytes = self.buffers.saturating_mul(self.in_bytes);
-        in_bytes.saturating_add(self.out_slots.saturating_mul(self.out_bytes))
+        (in_bytes, self.out_slots.saturating_mul(self.out_bytes))
     }
 }
 

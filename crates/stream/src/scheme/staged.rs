@@ -319,7 +319,9 @@ impl<'j> Staged<'j> {
             let slot = self.slot(next);
             let started = Instant::now();
             let written = match &mut pipe {
-                Some(writer) => self.append(output.name(), writer, slot, len).map_err(|error| (slot, error)),
+                Some(writer) => {
+                    self.append(output.name(), writer, slot, len).map_err(|error| (slot, error))
+                }
                 None => {
                     let (file, at) = (output.file(), self.out_at(slot));
                     let written = self.out_memory.write_to(io, file, offset, at, len);

@@ -135,6 +135,27 @@ fn what_a_scheme_cannot_do_is_refused() {
     assert_eq!(refused(&staging(Scheme::Staged, 0), some()), "--staging must be at least 1");
 }
 
+#[test]
+fn what_does_not_fit_the_memory_is_refused_with_the_sum() {
+    for scheme in [Scheme::Direct].into_iter().chain(SCHEMES) {
+        let plan = plan(&options(scheme), Effect::Transform);
+        let check = |free| plan.io.check(&plan, || free);
+        assert_eq!((check(None), check(Some(3 * LEN_BYTES))), (Ok(()), Ok(())));
+        let (in_bytes, out_bytes) = match scheme {
+            Scheme::ReadAhead => (LEN_BYTES, 0),
+            Scheme::Whole | Scheme::Signalled => (LEN_BYTES + 200 * 128, LEN_BYTES),
+            _ => {
+                assert_eq!(check(Some(0)), Ok(()));
+                continue;
+            }
+        };
+        assert_eq!(check(Some(in_bytes + out_bytes)), Ok(()));
+        let error = check(Some(in_bytes + out_bytes - 1)).unwrap_err().to_string();
+        let sum = format!("{in_bytes} bytes of input and {out_bytes} of output");
+        assert!(error.contains(&sum) && error.ends_with("; take --scheme staged"), "{error}");
+    }
+}
+
 proptest! {
     /// Whatever is asked for: buffers are enough, and no more than the input needs.
     #[test]

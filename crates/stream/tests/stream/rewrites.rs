@@ -12,13 +12,8 @@ use crate::probe::content;
 use crate::setting::{Disk, From, Setting, To, fd_path, has_direct, has_uring, names};
 
 /// Those that take outputs of any length.
-const REWRITING: [Scheme; 5] = [
-    Scheme::Direct,
-    Scheme::Assisted,
-    Scheme::ReadAhead,
-    Scheme::Prefetch,
-    Scheme::Staged,
-];
+const REWRITING: [Scheme; 5] =
+    [Scheme::Direct, Scheme::Assisted, Scheme::ReadAhead, Scheme::Prefetch, Scheme::Staged];
 
 /// Repeats each byte as often as its value says, up to `repeats_max` times.
 pub(crate) struct Repeat {
