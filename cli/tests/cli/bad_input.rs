@@ -13,6 +13,7 @@ use crate::program::{
     EXE, Folder, arguments, bmp_header, cellway, cellway_fed, command, finish, noise, skip,
     wait_until,
 };
+use crate::signals::with_default_signals;
 
 #[test]
 fn missing_and_impossible_inputs() {
@@ -142,29 +143,32 @@ fn a_word_that_is_too_long_is_named_by_its_place() {
 }
 
 /// A run whose output is a FIFO, stopped by that in the middle of its input.
-struct Held {
-    child: Child,
+pub(crate) struct Held {
+    pub(crate) child: Child,
     output: File,
-    input: PathBuf,
+    pub(crate) input: PathBuf,
 }
 
 impl Held {
-    const INPUT_BYTES: u64 = 2 << 20;
+    pub(crate) const INPUT_BYTES: u64 = 2 << 20;
 
-    fn new(folder: &Folder, engine: &str) -> Self {
+    pub(crate) fn new(folder: &Folder, how: &str) -> Self {
         let input = folder.file("in", &noise(9, Self::INPUT_BYTES as usize));
-        let fifo = folder.fifo(engine);
+        // Of a run before there may be one.
+        let _ = fs::remove_file(folder.path("held"));
+        let fifo = folder.fifo("held");
         let line = format!(
-            "run identity {{}} {{}} --accelerators 1 --threads 2 --block 4K --direct off --engine {engine}"
+            "run identity {{}} {{}} --accelerators 1 --threads 2 --block 4K --direct off {how}"
         );
-        let child = command(arguments(&line, &[&input, &fifo])).spawn().unwrap();
+        let mut run = with_default_signals(&command(arguments(&line, &[&input, &fifo])));
+        let child = run.spawn().unwrap();
         let mut output = File::open(&fifo).unwrap();
         // The run has begun; what the FIFO holds keeps it far from the end.
         output.read_exact(&mut [0; 4096]).unwrap();
         Self { child, output, input }
     }
 
-    fn go_on(mut self) -> crate::program::Outcome {
+    pub(crate) fn go_on(mut self) -> crate::program::Outcome {
         std::io::copy(&mut self.output, &mut std::io::sink()).unwrap();
         finish(self.child)
     }
@@ -173,7 +177,7 @@ impl Held {
 #[test]
 fn an_input_that_changes_while_it_is_read_is_noticed() {
     let folder = Folder::new();
-    for engine in ["auto", "pread"] {
+    for engine in ["--engine auto", "--engine pread"] {
         let held = Held::new(&folder, engine);
         OpenOptions::new()
             .write(true)
@@ -183,16 +187,13 @@ fn an_input_that_changes_while_it_is_read_is_noticed() {
             .unwrap();
         held.go_on().failed(1, &["in at byte 1048576", "cut short while it was read"]);
 
-        fs::remove_file(folder.path(engine)).unwrap();
         let held = Held::new(&folder, engine);
         OpenOptions::new().append(true).open(&held.input).unwrap().write_all(b"more").unwrap();
         held.go_on().failed(1, &["in", "from 2097152 to 2097156 bytes while it was read"]);
 
-        fs::remove_file(folder.path(engine)).unwrap();
         let held = Held::new(&folder, engine);
         fs::rename(folder.file("other", b"x"), &held.input).unwrap();
         held.go_on().failed(1, &["in", "replaced by another file"]);
-        fs::remove_file(folder.path(engine)).unwrap();
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::program::{Folder, Outcome, arguments, bmp_header, cellway, command, finish, noise};
+use crate::schemes::{REWRITING, SCHEMES};
 
 /// Killed runs of all tests, unless another number is asked for.
 const KILLS: u64 = 100;
@@ -23,10 +24,6 @@ const RUNS: &[&str] = &[
     "linreg {} --type f64",
     "histogram {}",
 ];
-
-/// Those that rewrite come first.
-const SCHEMES: &[&str] = &["direct", "1", "2", "3", "staged", "4", "6"];
-const REWRITING: usize = 1;
 
 /// Moments drawn from a seed.
 struct Moments {
@@ -131,7 +128,8 @@ impl Scene {
 
     /// Options that ask for a scheme which can do what is run, drawn anew each time.
     fn scheme(&self, moments: &mut Moments) -> String {
-        let can = if self.line.contains(" replace ") { &SCHEMES[..REWRITING] } else { SCHEMES };
+        let can =
+            if self.line.contains(" replace ") { &SCHEMES[..REWRITING] } else { &SCHEMES[..] };
         format!("--scheme {}", can[moments.below(can.len())])
     }
 

@@ -11,6 +11,7 @@ mod many;
 mod outputs;
 mod program;
 mod resume;
+mod schemes;
 mod signals;
 mod sizes;
 mod stats;

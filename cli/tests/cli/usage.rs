@@ -21,7 +21,7 @@ fn slips_of_the_keyboard_are_refused_with_a_suggestion() {
         ("run crc32c {} --staging 2", input, "--scheme staged"),
         ("run crc32c {} --scheme staged --staging 0", input, "--staging"),
         ("run crc32c {} --scheme 4 --direct on", input, "--direct auto"),
-        ("run crc32c - --scheme 4", &[], "which a pipe does not have"),
+        ("run crc32c - --scheme 4", &[], "where a pipe ends"),
         ("run crc32c {} --block 0", input, "out of range"),
         ("run crc32c {} --block 1MB", input, "powers of 1024"),
         ("run crc32c {} --block 99999999999999999999", input, "--block"),

@@ -101,33 +101,42 @@ proptest! {
 
 #[test]
 fn input_that_grows_is_an_error() {
-    let error = changed(run_while(&setting(), |path| {
-        File::options().append(true).open(path).unwrap().write_all(b"more").unwrap();
-    }));
-    assert!(error.to_string().contains("went from 262144 to 262148 bytes"), "{error}");
+    for scheme in SCHEMES {
+        let error = changed(run_while(&setting().scheme(scheme), |path| {
+            File::options().append(true).open(path).unwrap().write_all(b"more").unwrap();
+        }));
+        assert!(error.to_string().contains("went from 262144 to 262148 bytes"), "{error}");
+    }
 }
 
 #[test]
 fn input_that_is_written_to_is_an_error() {
-    let error = changed(run_while(&setting(), |path| {
-        File::options().write(true).open(path).unwrap().write_all(b"other").unwrap();
-    }));
-    assert!(error.to_string().contains("was written to while it was read"), "{error}");
+    for scheme in SCHEMES {
+        let error = changed(run_while(&setting().scheme(scheme), |path| {
+            File::options().write(true).open(path).unwrap().write_all(b"other").unwrap();
+        }));
+        assert!(error.to_string().contains("was written to while it was read"), "{error}");
+    }
 }
 
 #[test]
 fn input_that_is_replaced_is_an_error() {
-    let setting = setting();
-    let same = content(setting.seed, 0..LEN_BYTES);
-    let error = changed(run_while(&setting, move |path| {
-        std::fs::write(path.with_file_name("new"), &same).unwrap();
-        std::fs::rename(path.with_file_name("new"), path).unwrap();
-    }));
-    assert!(error.to_string().contains("was replaced by another file"), "{error}");
+    for scheme in SCHEMES {
+        let setting = setting().scheme(scheme);
+        let same = content(setting.seed, 0..LEN_BYTES);
+        let error = changed(run_while(&setting, move |path| {
+            std::fs::write(path.with_file_name("new"), &same).unwrap();
+            std::fs::rename(path.with_file_name("new"), path).unwrap();
+        }));
+        assert!(error.to_string().contains("was replaced by another file"), "{error}");
+    }
 }
 
 /// It can still be read to its end.
 #[test]
 fn input_that_is_removed_is_none() {
-    run_while(&setting(), |path| std::fs::remove_file(path).unwrap()).unwrap();
+    for scheme in SCHEMES {
+        let removed = |path: &Path| std::fs::remove_file(path).unwrap();
+        run_while(&setting().scheme(scheme), removed).unwrap();
+    }
 }

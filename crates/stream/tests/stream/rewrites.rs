@@ -105,7 +105,7 @@ fn settings() -> impl Strategy<Value = Setting> {
         prop::option::of(any::<u64>()),
         prop::sample::select(&REWRITING),
     );
-    (places, layout, path, 0_u64..400_000, any::<u64>()).prop_map(
+    (places, layout, path, 0_u64..200_000, any::<u64>()).prop_map(
         |(
             (from, to, disk),
             (accelerators, threads, block),
@@ -132,7 +132,7 @@ fn settings() -> impl Strategy<Value = Setting> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn blocks_follow_one_another_whatever_their_lengths(
