@@ -119,7 +119,8 @@ struct Layout {
     /// Who reads and writes: direct, the accelerators' own threads; 1, the host
     /// at their call; 2, that after it read all; 3, while it reads ahead; 4, all
     /// through memory, before and after; 6, all through memory, meanwhile;
-    /// staged, as 6 through a few buffers. auto takes direct
+    /// staged, as 6 through a few buffers. 2, 4 and 6 take no pipes, 4 and 6
+    /// do not rewrite. auto takes direct
     #[arg(long, value_name = "NAME", default_value_t, value_parser = str::parse::<Scheme>)]
     scheme: Scheme,
     /// Buffers of --scheme staged [default: 3]

@@ -13,6 +13,7 @@ use crate::program::{
     EXE, Folder, arguments, bmp_header, cellway, cellway_fed, command, finish, noise, skip,
     wait_until,
 };
+use crate::schemes::{PIPING, SCHEMES};
 use crate::signals::with_default_signals;
 
 #[test]
@@ -252,13 +253,17 @@ fn a_read_error_half_way_leaves_no_output() {
     let folder = Folder::new();
     let out = folder.path("out");
     let bytes = noise(11, 20_000);
-    let mut run = command(arguments("run identity - {} --block 4K", &[&out]));
-    let child = run.stdin(Stdio::from(broken_stream(&bytes))).spawn().unwrap();
-    finish(child).failed(1, &["standard input at byte 20000", "cannot be read", "reset"]);
-    let mut run = command(["run", "crc32c", "-", "--block", "4K"]);
-    let child = run.stdin(Stdio::from(broken_stream(&bytes))).spawn().unwrap();
-    finish(child).failed(1, &["standard input at byte 20000"]);
-    assert_eq!(folder.names(), [""; 0]);
+    for scheme in &SCHEMES[..PIPING] {
+        let with = format!("--block 4K --scheme {scheme}");
+        let line = format!("run identity - {{}} {with}");
+        let mut run = command(arguments(&line, &[&out]));
+        let child = run.stdin(Stdio::from(broken_stream(&bytes))).spawn().unwrap();
+        finish(child).failed(1, &["standard input at byte 20000", "cannot be read", "reset"]);
+        let mut run = command(arguments(&format!("run crc32c - {with}"), &[]));
+        let child = run.stdin(Stdio::from(broken_stream(&bytes))).spawn().unwrap();
+        finish(child).failed(1, &["standard input at byte 20000"]);
+        assert_eq!(folder.names(), [""; 0]);
+    }
     // A file that cannot be read at all.
     cellway("run crc32c /proc/self/mem", &[]).failed(1, &["/proc/self/mem", "cannot be read"]);
 }

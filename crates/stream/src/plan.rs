@@ -140,7 +140,7 @@ pub enum PlanError {
     /// A scheme that holds more than there is memory for.
     #[error(
         "--scheme {scheme} holds {in_bytes} bytes of input and {out_bytes} of output, {} in all, and \
-         {free_bytes} bytes of memory are free; take --scheme staged",
+         {free_bytes} bytes of memory are free; {cure}",
         .in_bytes.saturating_add(*.out_bytes)
     )]
     Memory {
@@ -152,6 +152,8 @@ pub enum PlanError {
         out_bytes: u64,
         /// Memory that can be had.
         free_bytes: u64,
+        /// What to do.
+        cure: &'static str,
     },
     /// Direct I/O was asked for and is refused.
     #[error("direct I/O was asked for: {why}; use --direct auto")]

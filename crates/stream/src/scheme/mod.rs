@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::kernel::Effect;
-use crate::plan::{Plan, PlanError, Shape};
+use crate::plan::{Piece, Plan, PlanError, Shape};
 
 pub(crate) use host::Host;
 
@@ -139,9 +139,6 @@ pub(crate) struct Staging {
     pub(crate) out_bytes: u64,
 }
 
-/// What is noted of a place for output, in bytes.
-const NOTE_BYTES: u64 = size_of::<Option<staged::Put>>() as u64;
-
 /// The units of a run, as far as they matter here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Units {
@@ -227,21 +224,26 @@ impl Io {
         }))
     }
 
-    /// Whether what the scheme holds fits the memory; asks only where it holds all.
+    /// Whether what the scheme holds fits the memory; asks only where that is much.
     pub(crate) fn check(
         &self,
         plan: &Plan,
         free_bytes: impl FnOnce() -> Option<u64>,
     ) -> Result<(), PlanError> {
+        let scheme = plan.scheme;
         let (in_bytes, out_bytes) = match self {
             // The page cache is to hold it.
             Self::Assisted { prefetch: Some(When::Ahead) } => (plan.body_bytes().unwrap_or(0), 0),
-            Self::Staged(staging) if plan.scheme != Scheme::Staged => staging.mapped_bytes(),
+            Self::Staged(staging) => staging.held_bytes(),
             _ => return Ok(()),
+        };
+        let cure = match scheme {
+            Scheme::Staged => "take fewer buffers by --staging, or smaller blocks",
+            _ => "take --scheme staged",
         };
         match free_bytes() {
             Some(free_bytes) if free_bytes < in_bytes.saturating_add(out_bytes) => {
-                Err(PlanError::Memory { scheme: plan.scheme, in_bytes, out_bytes, free_bytes })
+                Err(PlanError::Memory { scheme, in_bytes, out_bytes, free_bytes, cure })
             }
             _ => Ok(()),
         }
@@ -255,25 +257,24 @@ impl Io {
                 2 * HOST_THREAD_BYTES + prefetch.map_or(0, |_| SCRATCH_BYTES as u64)
             }
             Self::Staged(staging) => {
-                let notes = staging.buffers.saturating_add(staging.out_slots);
-                let around = notes.saturating_mul(NOTE_BYTES).saturating_add(PIPE_BYTES as u64);
-                let (in_bytes, out_bytes) = staging.mapped_bytes();
+                let (in_bytes, out_bytes) = staging.held_bytes();
                 // A pipe's units go through one more buffer.
                 in_bytes
                     .saturating_add(out_bytes)
                     .saturating_add(if staging.buffer_units == 1 { staging.in_bytes } else { 0 })
-                    .saturating_add(around)
-                    .saturating_add(2 * HOST_THREAD_BYTES)
+                    .saturating_add(PIPE_BYTES as u64 + 2 * HOST_THREAD_BYTES)
             }
         }
     }
 }
 
 impl Staging {
-    /// Memory for all buffers, and for all places for output.
-    pub(crate) fn mapped_bytes(&self) -> (u64, u64) {
-        let in_bytes = self.buffers.saturating_mul(self.in_bytes);
-        (in_bytes, self.out_slots.saturating_mul(self.out_bytes))
+    /// Memory for all buffers, and for all places for output, with what is noted of each.
+    pub(crate) fn held_bytes(&self) -> (u64, u64) {
+        let of_pipe = if self.buffer_units == 1 { size_of::<Option<Piece>>() } else { 0 };
+        let in_bytes = self.in_bytes.saturating_add((size_of::<u64>() + of_pipe) as u64);
+        let out_bytes = self.out_bytes.saturating_add(size_of::<Option<staged::Put>>() as u64);
+        (self.buffers.saturating_mul(in_bytes), self.out_slots.saturating_mul(out_bytes))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use accel::EngineChoice;
 use cellway_stream::{
@@ -12,7 +12,7 @@ use cellway_stream::{
 };
 use storage::{Input, Output};
 
-use crate::setting::{Disk, has_uring};
+use crate::setting::{Disk, fd_path, has_uring};
 
 /// Tells the same test in a child process which folder to work in, and how.
 const CHILD: &str = "CELLWAY_STREAM_CHILD";
@@ -53,6 +53,7 @@ fn options(how: &str) -> Options {
         _ if how.contains("whole") => Scheme::Whole,
         _ if how.contains("assisted") => Scheme::ReadAhead,
         _ if how.contains("staged") => Scheme::Staged,
+        _ if how.contains("prefetch") => Scheme::Prefetch,
         _ => Scheme::Auto,
     };
     // Buffers are as many as threads.
@@ -66,7 +67,13 @@ fn options(how: &str) -> Options {
 
 /// What the child does: a run, whose peak is this process's.
 fn stream(dir: &Path, how: &str) -> Result<(), StreamError> {
-    let input = Input::open(&dir.join("in"))?;
+    let path = dir.join("in");
+    let mut feeder = how
+        .contains("piped")
+        .then(|| Command::new("cat").arg(&path).stdout(Stdio::piped()).spawn().unwrap());
+    let pipe = feeder.as_mut().and_then(|feeder| feeder.stdout.take());
+    let input = Input::open(&pipe.as_ref().map_or(path, fd_path))?;
+    drop(pipe);
     let transform = how.contains("transform");
     let options = options(how);
     let len_bytes = input.len_bytes();
@@ -79,6 +86,8 @@ fn stream(dir: &Path, how: &str) -> Result<(), StreamError> {
     let before = peak_rss_bytes().unwrap().saturating_sub(rss_bytes().unwrap());
     assert!(before < 1 << 20, "{before} bytes were given back before the run");
     let stats = run(&kernel, &input, output.as_ref(), &options, &Progress::default())?.stats;
+    drop(input);
+    feeder.into_iter().for_each(|mut feeder| assert!(feeder.wait().unwrap().success()));
     assert_eq!(stats.bytes_in, LEN_BYTES);
     let (peak, bound) = (stats.peak_rss_bytes.unwrap(), stats.memory_bound_bytes);
     println!("{how}: peak {} KiB, bound {} KiB", peak >> 10, bound >> 10);
@@ -102,6 +111,7 @@ fn no_run_takes_more_memory_than_its_bound() {
         vec!["reduce pread", "transform pread", "transform direct pread", "thousands pread"];
     ways.extend(["reduce whole pread", "transform whole pread"]);
     ways.extend(["transform assisted pread", "reduce staged pread", "transform staged pread"]);
+    ways.extend(["transform piped staged pread", "transform piped prefetch pread"]);
     if has_uring() {
         ways.extend(["reduce", "transform", "transform direct", "thousands"]);
     }
