@@ -88,11 +88,7 @@ impl Cx<'_> {
     }
 
     /// As [`Cx::recv`], of the parcels of that channel; [`Cx::send`] sends on 0.
-    pub async fn recv_on(
-        &self,
-        channel: u32,
-        buf: Buf,
-    ) -> Result<(Buf, usize), (Buf, NoFit)> {
+    pub async fn recv_on(&self, channel: u32, buf: Buf) -> Result<(Buf, usize), (Buf, NoFit)> {
         let mut buf = Some(buf);
         let copied = self
             .when_posted("a parcel", |post| {
