@@ -13,5 +13,6 @@ mod program;
 mod resume;
 mod signals;
 mod sizes;
+mod spread;
 mod stats;
 mod usage;
