@@ -1,8 +1,10 @@
 //! CellStream's experiments: how fast blocks stream through local stores, by
 //! transfer size and number of accelerators (Figures 5 and 6), and what the
-//! model costs against a pipeline written by hand.
+//! model costs against a pipeline written by hand; and chains of kernels, fused
+//! and spread.
 
 mod byhand;
+mod chains;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -58,6 +60,7 @@ pub(crate) fn run(args: &StreamArgs, machine: &Machine) -> anyhow::Result<Vec<Ta
         tables.push(in_memory(&args, border_bytes, figure, machine)?);
     }
     tables.push(of_a_file(&args, machine)?);
+    tables.push(chains::table(&args, machine)?);
     Ok(tables)
 }
 
@@ -259,7 +262,7 @@ mod tests {
             Ok(tables) => tables,
             Err(error) => return crate::skip("direct I/O", &format!("{error:#}")),
         };
-        assert_eq!(tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), [2, 2, 2]);
+        assert_eq!(tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>(), [2, 2, 2, 4]);
         assert_eq!(tables[0].columns.len(), 1 + 1 + 4);
     }
 }

@@ -17,7 +17,7 @@ use cellway::kernels::{
 };
 use cellway::storage::{self, Input, Output};
 use cellway::stream::{
-    self, Chain, Direct, Outcome, Plan, Progress, Scheme, Stats, Trace, Transform,
+    self, Chain, Direct, Outcome, Pipeline, Plan, Progress, Scheme, Stats, Trace, Transform,
 };
 use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::Format;
@@ -43,8 +43,8 @@ use stats::{Files, StatsFile, StatsJson};
 #[derive(Args, Debug)]
 #[command(after_help = Exit::help())]
 pub(crate) struct RunArgs {
-    /// What to do with the data; A,B hands each block from A to B, both with
-    /// the same parameters
+    /// What to do with the data; A,B hands each block from A to B (see
+    /// --pipeline), both with the same parameters
     #[arg(value_parser = KernelsParser)]
     kernel: Kernels,
     /// Files, devices or pipes to read; `-` is standard input. For a transform or
@@ -94,7 +94,8 @@ pub(crate) struct RunArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Layout (SIZE: 4096, 256K, 1M, 1MiB; powers of 1024)")]
 struct Layout {
-    /// Cores that work [default: all this process may use]
+    /// Cores that work [default: all this process may use, with --pipeline
+    /// spread as many for each kernel]
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     accelerators: Option<u32>,
     /// Threads per accelerator, each with one block under way [default: 4, or 2
@@ -126,6 +127,11 @@ struct Layout {
     /// Buffers of --scheme staged [default: 3]
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     staging: Option<u32>,
+    /// Where the kernels of A,B work: fused, each core takes a block through
+    /// all; spread, each kernel has cores of its own, and blocks go from core to
+    /// core
+    #[arg(long, value_name = "HOW", default_value_t, value_parser = one_of::<Pipeline>(&["fused", "spread"]))]
+    pipeline: Pipeline,
 }
 
 impl Layout {
@@ -139,6 +145,7 @@ impl Layout {
             direct: self.direct,
             scheme: self.scheme,
             staging: self.staging.map(|number| number as usize),
+            pipeline: self.pipeline,
             ..Options::default()
         }
     }
@@ -490,8 +497,12 @@ fn tell_layout(kernel: &str, plan: &Plan) {
 
 /// The line before a run.
 fn laid_out(kernel: &str, plan: &Plan, bound_bytes: u64) -> String {
+    let each = match plan.stages {
+        1 => String::new(),
+        stages => format!(" ({} for each kernel)", plan.accelerators / stages),
+    };
     format!(
-        "{kernel}: accelerators {}, threads on each {}, blocks of {}, memory at most {}",
+        "{kernel}: accelerators {}{each}, threads on each {}, blocks of {}, memory at most {}",
         plan.accelerators,
         plan.threads,
         Size(plan.block_bytes),

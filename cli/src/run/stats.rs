@@ -50,6 +50,15 @@ pub(super) struct StatsJson<'a> {
     host_write_seconds: f64,
     /// What of get and put was waiting for the host.
     wait_seconds: f64,
+    /// As `--pipeline` takes it.
+    pipeline: String,
+    /// Accelerators that a block goes through.
+    stages: usize,
+    /// What of `compute_seconds` each stage took.
+    stage_compute_seconds: Vec<f64>,
+    /// Waiting for blocks of the stage before, and until the next one has them.
+    receive_seconds: f64,
+    send_seconds: f64,
     /// Input bytes per second that each step allowed by itself; `null` if it took no time.
     get_bytes_per_second: Option<f64>,
     compute_bytes_per_second: Option<f64>,
@@ -88,6 +97,11 @@ impl<'a> StatsJson<'a> {
             host_read_seconds: stats.spent.host_read.as_secs_f64(),
             host_write_seconds: stats.spent.host_write.as_secs_f64(),
             wait_seconds: stats.spent.wait.as_secs_f64(),
+            pipeline: stats.plan.pipeline().to_string(),
+            stages: stats.plan.stages,
+            stage_compute_seconds: stats.stages.iter().map(Duration::as_secs_f64).collect(),
+            receive_seconds: stats.spent.receive.as_secs_f64(),
+            send_seconds: stats.spent.send.as_secs_f64(),
             get_bytes_per_second: rates.get,
             compute_bytes_per_second: rates.compute,
             put_bytes_per_second: rates.put,

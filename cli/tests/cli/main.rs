@@ -14,5 +14,6 @@ mod resume;
 mod schemes;
 mod signals;
 mod sizes;
+mod spread;
 mod stats;
 mod usage;

@@ -48,6 +48,19 @@ fn a_stopped_transform_goes_on() {
     assert_eq!(folder.names(), ["in", "out"]);
 }
 
+/// How the kernels of a chain work is no part of the run.
+#[test]
+fn a_stopped_chain_goes_on_spread() {
+    let folder = Folder::new();
+    let data = noise(8, 30 << 20);
+    let (input, out, journal) = (folder.file("in", &data), folder.path("out"), folder.path("j"));
+    let paths: [&Path; 3] = [&input, &out, &journal];
+    stop(&folder, "run identity,identity {} {} --journal {}", &paths, &journal);
+    cellway("run identity,identity {} {} --resume {} --pipeline spread", &paths).ok();
+    assert!(fs::read(&out).unwrap() == data);
+    assert_eq!(folder.names(), ["in", "out"]);
+}
+
 #[test]
 fn a_stopped_reduction_goes_on() {
     let folder = Folder::new();

@@ -12,6 +12,9 @@ use crate::program::{Folder, arguments, command, finish};
 /// More than a pipe holds: once it is written, most of it was read.
 const WRITTEN_BYTES: usize = 512 << 10;
 
+/// With what it is given: each block goes through three cores.
+const CHAIN: &str = "identity,identity,identity --pipeline spread --block 4K";
+
 pub(crate) fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
@@ -33,7 +36,9 @@ fn a_stopped_run_leaves_the_folder_as_it_was() {
     for (signal, code, name) in
         [(Signal::INT, 130, "SIGINT"), (Signal::TERM, 143, "SIGTERM"), (Signal::HUP, 129, "SIGHUP")]
     {
-        for (kernel, old) in [("identity", false), ("identity", true), ("crc32c", false)] {
+        for (kernel, old) in
+            [("identity", false), ("identity", true), ("crc32c", false), (CHAIN, true)]
+        {
             let folder = Folder::new();
             let (fifo, out) = (folder.fifo("fifo"), folder.path("out"));
             if old {
@@ -41,6 +46,7 @@ fn a_stopped_run_leaves_the_folder_as_it_was() {
             }
             let before = folder.names();
             let run = match kernel {
+                CHAIN => arguments(&format!("run {CHAIN} {{}} {{}} --force"), &[&fifo, &out]),
                 "crc32c" => arguments("run crc32c {} --block 4K", &[&fifo]),
                 _ => arguments("run identity {} {} --block 4K --force", &[&fifo, &out]),
             };

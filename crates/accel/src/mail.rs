@@ -50,6 +50,12 @@ impl Cx<'_> {
     /// copied it into a buffer of its own store. Dropped before that, the
     /// offer is taken back. `Err` gives the buffer back if there is no such accelerator.
     pub async fn send(&self, buf: Buf, accelerator: usize) -> Result<Buf, Buf> {
+        self.send_on(0, buf, accelerator).await
+    }
+
+    /// As [`Cx::send`], to whoever receives on that channel: parcels of one
+    /// channel never wait for those of another to be taken.
+    pub async fn send_on(&self, channel: u32, buf: Buf, accelerator: usize) -> Result<Buf, Buf> {
         let core = &*self.core;
         let Some(post) = core.machine.posts.get(accelerator) else { return Err(buf) };
         let number = core.parcels_sent.get();
@@ -58,6 +64,7 @@ impl Cx<'_> {
         let parcel = Parcel {
             from: core.number,
             number,
+            channel,
             start: std::ptr::NonNull::from(&buf[..]).cast(),
             len: buf.len(),
             _arena: buf.arena().clone(),
@@ -77,11 +84,17 @@ impl Cx<'_> {
     /// Returns the buffer and the sender's number; `Err` if it does not fit
     /// (the parcel stays).
     pub async fn recv(&self, buf: Buf) -> Result<(Buf, usize), (Buf, NoFit)> {
+        self.recv_on(0, buf).await
+    }
+
+    /// As [`Cx::recv`], of the parcels of that channel; [`Cx::send`] sends on 0.
+    pub async fn recv_on(&self, channel: u32, buf: Buf) -> Result<(Buf, usize), (Buf, NoFit)> {
         let mut buf = Some(buf);
         let copied = self
             .when_posted("a parcel", |post| {
                 let mut parcels = lock(&post.parcels);
-                let parcel = parcels.front()?;
+                let at = parcels.iter().position(|parcel| parcel.channel == channel)?;
+                let parcel = &parcels[at];
                 let buf = buf.as_mut()?;
                 if parcel.len > buf.capacity_bytes() {
                     return Some(Err(NoFit {
@@ -90,7 +103,7 @@ impl Cx<'_> {
                     }));
                 }
                 parcel.open(buf);
-                Some(Ok(parcels.pop_front()?.from))
+                Some(Ok(parcels.remove(at)?.from))
             })
             .await;
         let buf = buf.take().expect("only lent to the closure above");

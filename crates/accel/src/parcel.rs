@@ -22,6 +22,7 @@ use crate::store::Buf;
 pub(crate) struct Parcel {
     pub(crate) from: usize,
     pub(crate) number: u64,
+    pub(crate) channel: u32,
     pub(crate) start: NonNull<u8>,
     pub(crate) len: usize,
     /// Keeps the bytes mapped even if the sender is gone.

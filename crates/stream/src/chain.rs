@@ -164,21 +164,46 @@ impl<L: Kernel> Kernel for Chain<L> {
     ) -> Result<(), KernelError> {
         let Block { before, data, after, out } = block;
         // Else the block went through the transforms in an earlier call.
-        let first = if out.goes_on_from().is_none() { &self.first[..] } else { &[] };
+        let first = if out.goes_on_from().is_none() { self.first.len() } else { 0 };
+        for stage in 0..first {
+            let (before, data, after) = (&mut *before, &mut *data, &mut *after);
+            self.early_stage(stage, unit, Block { before, data, after, out: Out::default() })?;
+        }
+        self.last_stage(unit, Block { before, data, after, out }, part)
+    }
+
+    fn stages(&self) -> usize {
+        self.first.len() + 1
+    }
+
+    fn early_stage(
+        &self,
+        stage: usize,
+        unit: &Unit<'_, L::Header>,
+        block: Block<'_>,
+    ) -> Result<(), KernelError> {
+        let Some(kernel) = self.first.get(stage) else { return Ok(()) };
+        let Block { before, data, after, .. } = block;
         let body = &Body { range: unit.body.range.clone(), header: () };
-        for kernel in first {
-            let offset = unit.offset - before.len() as u64;
-            let behind = unit.offset + data.len() as u64;
-            for (offset, data) in
-                [(offset, &mut *before), (unit.offset, &mut *data), (behind, &mut *after)]
-            {
-                if !data.is_empty() {
-                    let (before, after) = (&mut [][..], &mut [][..]);
-                    let block = Block { before, data, after, out: Out::default() };
-                    kernel.block(&Unit { index: unit.index, offset, body }, block, &mut ())?;
-                }
+        let offset = unit.offset - before.len() as u64;
+        let behind = unit.offset + data.len() as u64;
+        for (offset, data) in [(offset, before), (unit.offset, data), (behind, after)] {
+            if !data.is_empty() {
+                let (before, after) = (&mut [][..], &mut [][..]);
+                let block = Block { before, data, after, out: Out::default() };
+                kernel.block(&Unit { index: unit.index, offset, body }, block, &mut ())?;
             }
         }
+        Ok(())
+    }
+
+    fn last_stage(
+        &self,
+        unit: &Unit<'_, L::Header>,
+        block: Block<'_>,
+        part: &mut L::Part,
+    ) -> Result<(), KernelError> {
+        let Block { before, data, after, out } = block;
         // Rounded up for the transforms: the last one sees what it asked for.
         let cut = self.last.cut(&unit.body.header);
         let seen = before.len().saturating_sub(cut.before_bytes);

@@ -13,6 +13,7 @@ use crate::gate::lock;
 use crate::kernel::{Block, Body, Kernel, Out, OutState, Unit};
 use crate::leases::Lease;
 use crate::merge::Parts;
+use crate::pipeline::Stand;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Piece, Plan};
 use crate::run::Layout;
 use crate::scheme::Host;
@@ -79,10 +80,10 @@ impl<'j, K: Kernel> Job<'j, K> {
         let fail = |failure| self.fail(failure);
         let tallies = self.host.beside(options.faults, &fail, || {
             accel::run(&config, |cx, at| async move {
-                let mut watch = watches.start(&cx, at);
-                if let Err(failure) = self.work(&cx, at.accelerator, &mut watch).await {
-                    self.fail(failure);
-                }
+                let (mut watch, stand) = (watches.start(&cx, at), Stand::of(self.plan, at));
+                let worked = self.work(&cx, stand, &mut watch).await;
+                let failed = worked.map_err(|failure| self.fail(failure)).is_err();
+                stand.leave(&cx, failed, || self.buffer(&cx)).await;
                 watch.tally
             })
         })?;
@@ -129,38 +130,58 @@ impl<'j, K: Kernel> Job<'j, K> {
     async fn work<'env>(
         &'env self,
         cx: &Cx<'env>,
-        accelerator: usize,
+        stand: Stand,
         watch: &mut Watch<'_>,
     ) -> Result<(), Failure> {
-        // The plan made the store large enough for every thread's buffer.
-        let mut buf = cx
-            .alloc_aligned(self.plan.buffer_bytes as usize, BUF_ALIGN_BYTES as usize)
-            .expect("the plan fits the buffers into the store");
-        let mut out = (self.plan.out_bytes > 0).then(|| {
+        let mut buf = self.buffer(cx);
+        let mut out = (self.plan.out_bytes > 0 && stand.is_last()).then(|| {
             cx.alloc_aligned(self.plan.out_bytes as usize, BUF_ALIGN_BYTES as usize)
                 .expect("the plan fits these too")
         });
         loop {
-            let before = Instant::now();
-            watch.log.starts();
-            let got = self.get(cx, buf).await;
-            watch.log.ends();
-            let piece = match got? {
-                (got, Some(next)) => {
-                    buf = got;
-                    next
-                }
+            let piece;
+            (buf, piece) = match self.take(cx, buf, watch, stand).await? {
+                (buf, Some(piece)) => (buf, piece),
                 (_, None) => return Ok(()),
             };
-            watch.step(Step::Get, before, &piece);
             match out.take() {
                 Some(room) => {
-                    out = Some(self.rewrite(cx, piece, &mut buf, room, watch, accelerator).await?);
+                    out = Some(self.rewrite(cx, piece, &mut buf, room, watch, stand).await?);
                 }
-                None => buf = self.in_place(cx, piece, buf, watch, accelerator).await?,
+                None => buf = self.in_place(cx, piece, buf, watch, stand).await?,
             }
             watch.unit(&piece);
         }
+    }
+
+    /// The buffer of one thread.
+    fn buffer(&self, cx: &Cx<'_>) -> Buf {
+        // The plan made the store large enough for every thread's.
+        cx.alloc_aligned(self.plan.buffer_bytes as usize, BUF_ALIGN_BYTES as usize)
+            .expect("the plan fits the buffers into the store")
+    }
+
+    /// Waits for the next unit, from the input or from the stage before.
+    async fn take<'env>(
+        &'env self,
+        cx: &Cx<'env>,
+        buf: Buf,
+        watch: &mut Watch<'_>,
+        stand: Stand,
+    ) -> Result<(Buf, Option<Piece>), Failure> {
+        let (before, step) = (Instant::now(), stand.takes_by());
+        let taken = if step == Step::Get {
+            watch.log.starts();
+            let got = self.get(cx, buf).await;
+            watch.log.ends();
+            got?
+        } else {
+            stand.receive(cx, buf).await
+        };
+        if let Some(piece) = &taken.1 {
+            watch.step(step, before, piece);
+        }
+        Ok(taken)
     }
 
     /// Takes the next unit and gets it, surroundings included; `None` at the end.
@@ -203,19 +224,22 @@ impl<'j, K: Kernel> Job<'j, K> {
         }
     }
 
-    /// Computes a unit, and puts it where it was.
+    /// Computes a unit, and puts it where it was, or sends it to the next stage.
     async fn in_place<'env>(
         &'env self,
         cx: &Cx<'env>,
         piece: Piece,
         mut buf: Buf,
         watch: &mut Watch<'_>,
-        accelerator: usize,
+        stand: Stand,
     ) -> Result<Buf, Failure> {
         let got = Instant::now();
-        self.compute(piece, &mut buf, Out::default(), accelerator).await?;
+        self.compute(piece, &mut buf, Out::default(), stand).await?;
         let computed = watch.step(Step::Compute, got, &piece);
-        if let Some(sink) = &self.sink {
+        if !stand.is_last() {
+            buf = stand.send(cx, buf, &piece).await;
+            watch.step(Step::Send, computed, &piece);
+        } else if let Some(sink) = &self.sink {
             let start = buf.view().start + piece.before;
             buf.set_view(start..start + piece.data);
             let at = piece.offset - self.body.range.start;
@@ -237,7 +261,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         buf: &mut Buf,
         mut out: Buf,
         watch: &mut Watch<'_>,
-        accelerator: usize,
+        stand: Stand,
     ) -> Result<Buf, Failure> {
         let mut goes_on_from = None;
         loop {
@@ -245,7 +269,7 @@ impl<'j, K: Kernel> Job<'j, K> {
             out.set_view(0..out.capacity_bytes());
             let mut state = OutState { goes_on_from, ..OutState::default() };
             let room = Out::new(&mut out[ROOM_FROM..], &mut state);
-            self.compute(piece, buf, room, accelerator).await?;
+            self.compute(piece, buf, room, stand).await?;
             let computed = watch.step(Step::Compute, started, &piece);
             let OutState { len, stopped, .. } = state;
             watch.tally.bytes_out += len as u64;
@@ -268,7 +292,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         piece: Piece,
         buf: &mut Buf,
         out: Out<'_>,
-        accelerator: usize,
+        stand: Stand,
     ) -> Result<(), Failure> {
         let refused = |(unit, error)| {
             let input = self.input.name().to_owned();
@@ -279,13 +303,17 @@ impl<'j, K: Kernel> Job<'j, K> {
         let (before, rest) = buf.split_at_mut(piece.before);
         let (data, after) = rest.split_at_mut(piece.data);
         let block = Block { before, data, after, out };
+        if !stand.is_last() {
+            return self.kernel.early_stage(stand.stage, unit, block).map_err(own);
+        }
+        let compute = if stand.is_first() { K::block } else { K::last_stage };
         match self.parts {
             Parts::Any(parts) => {
-                self.kernel.block(unit, block, &mut lock(&parts[accelerator])).map_err(own)
+                compute(self.kernel, unit, block, &mut lock(&parts[stand.lane()])).map_err(own)
             }
             Parts::ByUnit(in_order) => {
-                let mut part = self.kernel.part(self.plan.accelerators);
-                self.kernel.block(unit, block, &mut part).map_err(own)?;
+                let mut part = self.kernel.part(self.plan.lanes());
+                compute(self.kernel, unit, block, &mut part).map_err(own)?;
                 match in_order.take(self.kernel, unit.index, part).await.map_err(refused) {
                     // A later unit's part, merged on the way: this unit goes on.
                     Err(failure) if failure.unit > unit.index => {

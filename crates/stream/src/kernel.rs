@@ -290,6 +290,33 @@ pub trait Kernel: Send + Sync {
         part: &mut Self::Part,
     ) -> Result<(), KernelError>;
 
+    /// Kernels that a block goes through one after the other: more than one in
+    /// a [`Chain`](crate::Chain), whose stages can be on different accelerators.
+    fn stages(&self) -> usize {
+        1
+    }
+
+    /// Computes one unit as far as a stage before the last goes, by number. The
+    /// default has none.
+    fn early_stage(
+        &self,
+        _stage: usize,
+        _unit: &Unit<'_, Self::Header>,
+        _block: Block<'_>,
+    ) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    /// Computes the last stage of one unit, which went through those before.
+    fn last_stage(
+        &self,
+        unit: &Unit<'_, Self::Header>,
+        block: Block<'_>,
+        part: &mut Self::Part,
+    ) -> Result<(), KernelError> {
+        self.block(unit, block, part)
+    }
+
     /// Merges `later` into `part`; with [`MergeOrder::ByUnit`] `later` covers
     /// the bytes right after those of `part`, or the inputs after its.
     fn merge(&self, part: &mut Self::Part, later: Self::Part) -> Result<(), KernelError>;
@@ -364,6 +391,28 @@ impl<K: Kernel + ?Sized> Kernel for Box<K> {
         part: &mut K::Part,
     ) -> Result<(), KernelError> {
         (**self).block(unit, block, part)
+    }
+
+    fn stages(&self) -> usize {
+        (**self).stages()
+    }
+
+    fn early_stage(
+        &self,
+        stage: usize,
+        unit: &Unit<'_, K::Header>,
+        block: Block<'_>,
+    ) -> Result<(), KernelError> {
+        (**self).early_stage(stage, unit, block)
+    }
+
+    fn last_stage(
+        &self,
+        unit: &Unit<'_, K::Header>,
+        block: Block<'_>,
+        part: &mut K::Part,
+    ) -> Result<(), KernelError> {
+        (**self).last_stage(unit, block, part)
     }
 
     fn merge(&self, part: &mut K::Part, later: K::Part) -> Result<(), KernelError> {

@@ -83,7 +83,7 @@ impl<K: Kernel> Job<'_, K> {
     /// Takes up what was recorded before unit `from`.
     fn start_from(&mut self, from: u64, part: &[u8], output_bytes: u64) -> Result<(), StreamError> {
         let refused = |error| StreamError::Kernel { input: self.input.name().to_owned(), error };
-        let part = self.kernel.load(part, self.plan.accelerators).map_err(refused)?;
+        let part = self.kernel.load(part, self.plan.lanes()).map_err(refused)?;
         self.parts.start_from(from, part);
         if let Some(sink) = &mut self.sink {
             sink.start_from(from, output_bytes)?;
@@ -119,7 +119,7 @@ impl<K: Kernel> Job<'_, K> {
         let refused = |error| StreamError::Kernel { input: name.to_owned(), error };
         let mut part = Vec::new();
         let save = |merged: &K::Part| self.kernel.save(merged, &mut part);
-        self.parts.look(self.kernel, self.plan.accelerators, save).map_err(refused)?;
+        self.parts.look(self.kernel, self.plan.lanes(), save).map_err(refused)?;
         journal.append(Record { sequence: 0, units, output_bytes, output, part })?;
         Ok(())
     }

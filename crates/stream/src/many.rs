@@ -18,6 +18,7 @@ use crate::kernel::Kernel;
 use crate::memory::{peak_rss_bytes, rss_bytes};
 use crate::merge::Parts;
 use crate::paths::Direct;
+use crate::pipeline::Pipeline;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Plan, PlanError, Shape, accelerators};
 use crate::run::{Ends, Streamed, check_output, layout, parts_bytes, stream_one, trace_bytes};
 use crate::scheme::Scheme;
@@ -45,12 +46,13 @@ enum Segment {
     Batch(Range<usize>),
 }
 
-/// Cuts the list. What was asked for by name (an engine, direct I/O, faults) is
-/// for inputs that are streamed alone, so all of them are then.
+/// Cuts the list. What was asked for by name (an engine, direct I/O, a spread
+/// chain, faults) is for inputs that are streamed alone, so all of them are then.
 fn segments(inputs: &[Listed], options: &Options) -> impl Iterator<Item = Segment> {
     let batches = matches!(options.engine, EngineChoice::Auto | EngineChoice::Pread)
         && options.direct != Direct::On
         && options.scheme.resolved() == Scheme::Direct
+        && options.pipeline == Pipeline::Fused
         && options.faults.is_none();
     let is_small = move |input: &Listed| {
         batches && input.len_bytes().is_some_and(|len| len <= SMALL_BYTES_MAX)
@@ -77,8 +79,8 @@ fn segments(inputs: &[Listed], options: &Options) -> impl Iterator<Item = Segmen
 
 /// How all inputs are laid out.
 struct Plans {
-    /// Accelerators that share the parts.
-    accelerators: usize,
+    /// Lanes of accelerators that share the parts.
+    lanes: usize,
     batch: Option<Plan>,
     /// No input that is streamed alone takes more memory, unless its header asks for it.
     alone: Option<Plan>,
@@ -91,7 +93,8 @@ impl Plans {
             kernel.check_many().map_err(refused)?;
         }
         let cores = Config::default().accelerators;
-        let accelerators = accelerators(options.accelerators, cores)?;
+        let stages = options.pipeline.stages(kernel)?;
+        let lanes = accelerators(options.accelerators, cores, stages)? / stages;
         let plan = |batch: Option<usize>, len_bytes: Option<u64>| {
             let direct = batch.is_none() && options.direct != Direct::Off;
             let shape = Shape {
@@ -101,9 +104,10 @@ impl Plans {
                 direct_align_bytes: if direct { BUF_ALIGN_BYTES } else { 1 },
                 effect: kernel.effect(),
                 cores,
+                stages,
                 batch,
             };
-            Plan::new(options, shape, |_| parts_bytes(kernel, accelerators))
+            Plan::new(options, shape, |_| parts_bytes(kernel, lanes))
         };
         let (mut alone, mut batch) = (None, None);
         for segment in segments(inputs, options) {
@@ -121,7 +125,7 @@ impl Plans {
         }
         let known = |len: u64| (len < u64::MAX).then_some(len);
         Ok(Self {
-            accelerators,
+            lanes,
             batch: batch.map(|(files, len)| plan(Some(files), Some(len))).transpose()?,
             alone: alone.map(|len| plan(None, known(len))).transpose()?,
         })
@@ -174,7 +178,7 @@ pub fn run_all<K: Kernel>(
     let mut plan = plans.largest().clone();
     plan.memory_bytes += trace_bytes(&plan, progress);
     let run = Run { kernel, inputs, outputs, options, progress, plans: &plans };
-    let mut parts = Parts::new(kernel, plans.accelerators);
+    let mut parts = Parts::new(kernel, plans.lanes);
     let (mut tally, mut ways) = (Tally::default(), (Vec::new(), Vec::new()));
     let started = Instant::now();
     for segment in segments(inputs, options) {
@@ -240,7 +244,7 @@ impl<K: Kernel> Run<'_, K> {
     ) -> Result<(Streamed, Plan), StreamError> {
         let (kernel, options) = (self.kernel, self.options);
         let input = Input::open(listed.path())?;
-        let laid = layout(kernel, &input, options, Some(self.plans.accelerators))?;
+        let laid = layout(kernel, &input, options, Some(self.plans.lanes))?;
         let create = |outputs: &Outputs<'_>| outputs.dir.create(listed, laid.plan.output_bytes());
         let output = self.outputs.map(create).transpose()?;
         let ends = Ends { input: &input, output: output.as_ref() };

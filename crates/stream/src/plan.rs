@@ -6,6 +6,7 @@ use accel::{EngineChoice, Faults};
 
 use crate::kernel::{Cut, Effect, KernelError};
 use crate::paths::Direct;
+use crate::pipeline::{Pipeline, TRAILER_BYTES};
 use crate::scheme::{Io, Scheme, Units};
 
 /// How a run is laid out where nothing is asked for.
@@ -47,7 +48,8 @@ const RUN_BYTES: u64 = 3 << 19;
 /// What the user may choose. `None`: decided by the plan.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Accelerators (cores). Default: those of the affinity mask.
+    /// Accelerators (cores). Default: those of the affinity mask; of a spread
+    /// chain as many for each kernel as there are, but one at least.
     pub accelerators: Option<usize>,
     /// Threads per accelerator. Default 4, or 2 to only read what is cached.
     pub threads: Option<usize>,
@@ -64,6 +66,8 @@ pub struct Options {
     pub scheme: Scheme,
     /// Buffers of [`Scheme::Staged`]. Default 3.
     pub staging: Option<usize>,
+    /// Where the kernels of a chain work.
+    pub pipeline: Pipeline,
     /// Faults to inject. For tests.
     pub faults: Option<Faults>,
 }
@@ -155,6 +159,14 @@ pub enum PlanError {
         /// What to do.
         cure: &'static str,
     },
+    /// A chain that cannot be spread so.
+    #[error("--pipeline spread: {why}; {cure}")]
+    Pipeline {
+        /// What does not fit.
+        why: String,
+        /// What to do.
+        cure: String,
+    },
     /// Direct I/O was asked for and is refused.
     #[error("direct I/O was asked for: {why}; use --direct auto")]
     Direct {
@@ -177,6 +189,8 @@ pub(crate) struct Shape {
     pub(crate) effect: Effect,
     /// Cores in the affinity mask.
     pub(crate) cores: usize,
+    /// Accelerators that a block goes through: 1, or those of a spread chain.
+    pub(crate) stages: usize,
     /// That many inputs of up to this length, each streamed by one thread;
     /// `None` for one that all threads share.
     pub(crate) batch: Option<usize>,
@@ -188,7 +202,7 @@ impl Shape {
     }
 
     fn accelerators(&self, wanted: Option<usize>) -> Result<usize, PlanError> {
-        accelerators(wanted, self.cores)
+        accelerators(wanted, self.cores, self.stages)
     }
 
     fn record_bytes(&self) -> u64 {
@@ -211,10 +225,12 @@ impl Shape {
         }
     }
 
-    /// The halo, and the sectors direct I/O reads around a block.
+    /// The halo, the sectors direct I/O reads around a block, and what a block
+    /// carries to the next stage.
     fn around_bytes(&self) -> u64 {
         let sectors = if self.direct_align_bytes > 1 { 2 * self.direct_align_bytes } else { 0 };
-        self.halo_bytes().saturating_add(sectors)
+        let trailer = if self.stages > 1 { TRAILER_BYTES as u64 } else { 0 };
+        self.halo_bytes().saturating_add(sectors + trailer)
     }
 }
 
@@ -225,6 +241,8 @@ pub struct Plan {
     pub accelerators: usize,
     /// Threads on each.
     pub threads: usize,
+    /// Accelerators that a block goes through: 1, or those of a spread chain.
+    pub stages: usize,
     /// Bytes of a unit.
     pub block_bytes: u64,
     /// Number of units; `None` if the input's end is not known.
@@ -269,8 +287,10 @@ impl Plan {
         let units = body_bytes.map(|bytes| bytes.div_ceil(block_bytes));
         let at_most = usize::try_from(units.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
         let at_most = shape.batch.unwrap_or(at_most).max(1);
-        let accelerators = shape.accelerators(options.accelerators)?.min(at_most);
-        let threads = threads.min(at_most.div_ceil(accelerators));
+        let stages = shape.stages;
+        let lanes = (shape.accelerators(options.accelerators)? / stages).min(at_most);
+        let accelerators = lanes * stages;
+        let threads = threads.min(at_most.div_ceil(lanes));
         // A small input needs no more buffer than itself.
         let most_bytes = match shape.batch {
             Some(_) => block_bytes.min(body_bytes.unwrap_or(u64::MAX).max(shape.record_bytes())),
@@ -299,12 +319,13 @@ impl Plan {
         };
         let io = Io::decide(options.scheme, options.staging, &shape, of_units)?;
         let each = needed + threads as u64 * THREAD_BYTES + ACCELERATOR_BYTES;
-        let once = kernel_bytes(accelerators).saturating_add(shape.halo_bytes());
+        let once = kernel_bytes(lanes).saturating_add(shape.halo_bytes());
         let once = once.saturating_add(io.memory_bytes());
         let memory_bytes = once.saturating_add(accelerators as u64 * each + RUN_BYTES);
         Ok(Self {
             accelerators,
             threads,
+            stages,
             block_bytes,
             units,
             buffer_bytes,
@@ -347,6 +368,17 @@ impl Plan {
         }
         let units = body_bytes.map(|bytes| bytes.div_ceil(block_bytes));
         Ok(Self { block_bytes, units, body, cut, ..self.clone() })
+    }
+
+    /// Where the kernels of a chain work.
+    #[must_use]
+    pub fn pipeline(&self) -> Pipeline {
+        if self.stages > 1 { Pipeline::Spread } else { Pipeline::Fused }
+    }
+
+    /// Accelerators that read, or that compute the last kernel and have its part.
+    pub(crate) fn lanes(&self) -> usize {
+        self.accelerators / self.stages
     }
 
     /// Bytes that will be written; `None` for a rewrite, and if the input's end
@@ -409,12 +441,23 @@ fn body_bytes(body: &Range<u64>, len_bytes: Option<u64>) -> Result<Option<u64>, 
     }
 }
 
-/// How many accelerators there are where enough is to be done.
-pub(crate) fn accelerators(wanted: Option<usize>, cores: usize) -> Result<usize, PlanError> {
-    match at_least_one(wanted, "--accelerators")?.unwrap_or(cores) {
+/// How many accelerators there are where enough is to be done: whole lanes.
+pub(crate) fn accelerators(
+    wanted: Option<usize>,
+    cores: usize,
+    stages: usize,
+) -> Result<usize, PlanError> {
+    let by_default = (cores / stages).max(1) * stages;
+    match at_least_one(wanted, "--accelerators")?.unwrap_or(by_default) {
         accelerators if accelerators > ACCELERATORS_MAX => {
             Err(PlanError::Accelerators { accelerators })
         }
+        accelerators if !accelerators.is_multiple_of(stages) => Err(PlanError::Pipeline {
+            why: format!(
+                "--accelerators {accelerators} cannot be shared out evenly to the {stages} kernels"
+            ),
+            cure: format!("give a multiple of {stages}, or none"),
+        }),
         accelerators => Ok(accelerators),
     }
 }

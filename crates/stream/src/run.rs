@@ -35,7 +35,7 @@ pub(crate) struct Layout<H> {
     path: Path,
 }
 
-/// Parts are shared by `sharing` accelerators, or else by those that work.
+/// Parts are shared by `sharing` lanes, or else by those that work.
 pub(crate) fn layout<K: Kernel>(
     kernel: &K,
     input: &Input,
@@ -59,11 +59,10 @@ pub(crate) fn layout<K: Kernel>(
         direct_align_bytes: path.align_bytes,
         effect: kernel.effect(),
         cores: Config::default().accelerators,
+        stages: options.pipeline.stages(kernel)?,
         batch: None,
     };
-    let plan = Plan::new(options, shape, |accelerators| {
-        parts_bytes(kernel, sharing.unwrap_or(accelerators))
-    })?;
+    let plan = Plan::new(options, shape, |lanes| parts_bytes(kernel, sharing.unwrap_or(lanes)))?;
     plan.io.check(&plan, free_bytes)?;
     Ok(Layout { plan, body, path })
 }
@@ -150,7 +149,7 @@ pub fn run_journaled<K: Kernel>(
         let cure = "take --scheme direct, or no journal";
         return Err(PlanError::Scheme { scheme: laid.plan.scheme, why, cure }.into());
     }
-    let parts = Parts::new(kernel, laid.plan.accelerators);
+    let parts = Parts::new(kernel, laid.plan.lanes());
     let ends = Ends { input, output };
     let (streamed, plan) = stream_one(kernel, ends, options, progress, laid, &parts, journal)?;
     let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
@@ -175,7 +174,7 @@ pub(crate) struct Streamed {
 
 impl Streamed {
     pub(crate) fn into_stats(self, plan: Plan, rss_before: u64) -> Stats {
-        let Tally { bytes_in, bytes_out, spent, engine } = self.tally;
+        let Tally { bytes_in, bytes_out, spent, stages, engine } = self.tally;
         Stats {
             engine: engine.expect("a run has a first thread, which tells its engine"),
             input_path: self.input_path,
@@ -186,6 +185,7 @@ impl Streamed {
             peak_rss_bytes: peak_rss_bytes(),
             memory_bound_bytes: rss_before.saturating_add(plan.memory_bytes),
             spent,
+            stages,
             plan,
         }
     }

@@ -1,11 +1,13 @@
 //! What a run tells about itself, while it goes on and afterwards.
 
 use std::ops::AddAssign;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use accel::EngineReport;
 
+use crate::gate::lock;
 use crate::plan::Plan;
 use crate::trace::Trace;
 
@@ -14,9 +16,10 @@ use crate::trace::Trace;
 pub struct Progress {
     done_bytes: AtomicU64,
     get_ns: AtomicU64,
-    compute_ns: AtomicU64,
+    /// Of each stage.
+    compute: Mutex<Vec<Duration>>,
     put_ns: AtomicU64,
-    accelerators: AtomicU64,
+    lanes: AtomicU64,
     threads: AtomicU64,
     pub(crate) trace: Option<Trace>,
 }
@@ -49,28 +52,34 @@ impl Progress {
     pub fn rates(&self) -> Rates {
         let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let time = |ns: &AtomicU64| Duration::from_nanos(load(ns));
-        let spent = Spent {
-            get: time(&self.get_ns),
-            compute: time(&self.compute_ns),
-            put: time(&self.put_ns),
-            ..Spent::default()
-        };
-        Rates::new(self.done_bytes(), spent, load(&self.accelerators), load(&self.threads))
+        let (get, put) = (time(&self.get_ns), time(&self.put_ns));
+        let spent = Spent { get, put, ..Spent::default() };
+        let stages = &lock(&self.compute)[..];
+        Rates::new(self.done_bytes(), spent, stages, load(&self.lanes), load(&self.threads))
     }
 
     pub(crate) fn starts(&self, plan: &Plan) {
-        self.accelerators.store(plan.accelerators as u64, Ordering::Relaxed);
+        self.lanes.store(plan.lanes() as u64, Ordering::Relaxed);
         self.threads.store(plan.threads as u64, Ordering::Relaxed);
     }
 
-    /// A unit is done that took so long.
-    pub(crate) fn add(&self, bytes: usize, spent: Spent) {
+    /// A unit has gone through a stage, which took so long; after the last one
+    /// `bytes` are done.
+    pub(crate) fn add(&self, stage: usize, bytes: usize, spent: Spent) {
         let add = |sum: &AtomicU64, more: u64| sum.fetch_add(more, Ordering::Relaxed);
         add(&self.get_ns, spent.get.as_nanos() as u64);
-        add(&self.compute_ns, spent.compute.as_nanos() as u64);
+        add_stage(&mut lock(&self.compute), stage, spent.compute);
         add(&self.put_ns, spent.put.as_nanos() as u64);
         add(&self.done_bytes, bytes as u64);
     }
+}
+
+/// Adds to the time of one stage.
+fn add_stage(stages: &mut Vec<Duration>, stage: usize, time: Duration) {
+    if stages.len() <= stage {
+        stages.resize(stage + 1, Duration::ZERO);
+    }
+    stages[stage] += time;
 }
 
 /// A step of the naive loop.
@@ -82,6 +91,10 @@ pub enum Step {
     Compute,
     /// Putting a block, or waiting for that.
     Put,
+    /// Waiting for a block of the stage before, and copying it.
+    Receive,
+    /// Waiting until the next stage has copied a block.
+    Send,
 }
 
 impl Step {
@@ -92,13 +105,15 @@ impl Step {
             Self::Get => "get",
             Self::Compute => "compute",
             Self::Put => "put",
+            Self::Receive => "receive",
+            Self::Send => "send",
         }
     }
 }
 
 /// Input bytes per second that each step allows by itself: what it did, over
 /// its time, with as many at it as can be: every accelerator computes, every
-/// thread waits for transfers of its own.
+/// thread waits for transfers of its own. Of a spread chain the slowest stage counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Bytes per second by getting; `None` if that took no time.
@@ -110,16 +125,13 @@ pub struct Rates {
 }
 
 impl Rates {
-    fn new(bytes: u64, spent: Spent, accelerators: u64, threads: u64) -> Self {
+    fn new(bytes: u64, spent: Spent, stages: &[Duration], lanes: u64, threads: u64) -> Self {
         let rate = |time: Duration, streams: u64| {
             (!time.is_zero()).then(|| bytes as f64 * streams as f64 / time.as_secs_f64())
         };
-        let all = accelerators * threads;
-        Self {
-            get: rate(spent.get, all),
-            compute: rate(spent.compute, accelerators),
-            put: rate(spent.put, all),
-        }
+        let all = lanes * threads;
+        let slowest = stages.iter().copied().max().unwrap_or_default();
+        Self { get: rate(spent.get, all), compute: rate(slowest, lanes), put: rate(spent.put, all) }
     }
 
     /// The step that bounds the run: the slowest.
@@ -164,14 +176,16 @@ pub struct Stats {
     /// Time spent in each step, summed over threads: where it exceeds the
     /// wall time, steps overlapped.
     pub spent: Spent,
+    /// What of [`Spent::compute`] each stage took: one, or those of a spread chain.
+    pub stages: Vec<Duration>,
 }
 
 impl Stats {
     /// How fast each step was.
     #[must_use]
     pub fn rates(&self) -> Rates {
-        let Plan { accelerators, threads, .. } = self.plan;
-        Rates::new(self.bytes_in, self.spent, accelerators as u64, threads as u64)
+        let (lanes, threads) = (self.plan.lanes() as u64, self.plan.threads as u64);
+        Rates::new(self.bytes_in, self.spent, &self.stages, lanes, threads)
     }
 }
 
@@ -184,6 +198,10 @@ pub struct Spent {
     pub compute: Duration,
     /// From a put's start to its end.
     pub put: Duration,
+    /// From waiting for a block of the stage before to its copy's end.
+    pub receive: Duration,
+    /// From offering a block to the next stage until that has copied it.
+    pub send: Duration,
     /// Reading by the host's threads.
     pub host_read: Duration,
     /// Writing by the host's threads.
@@ -200,6 +218,8 @@ impl Spent {
             Step::Get => &mut self.get,
             Step::Compute => &mut self.compute,
             Step::Put => &mut self.put,
+            Step::Receive => &mut self.receive,
+            Step::Send => &mut self.send,
         }
     }
 }
@@ -209,6 +229,8 @@ impl AddAssign for Spent {
         self.get += other.get;
         self.compute += other.compute;
         self.put += other.put;
+        self.receive += other.receive;
+        self.send += other.send;
         self.host_read += other.host_read;
         self.host_write += other.host_write;
         self.wait += other.wait;
@@ -221,8 +243,18 @@ pub(crate) struct Tally {
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) spent: Spent,
+    /// What of `spent.compute` each stage took.
+    pub(crate) stages: Vec<Duration>,
     /// Told by the first thread alone.
     pub(crate) engine: Option<EngineReport>,
+}
+
+impl Tally {
+    /// A unit has gone through `stage`, which took so long.
+    pub(crate) fn add(&mut self, stage: usize, spent: Spent) {
+        self.spent += spent;
+        add_stage(&mut self.stages, stage, spent.compute);
+    }
 }
 
 impl AddAssign for Tally {
@@ -230,6 +262,9 @@ impl AddAssign for Tally {
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
         self.spent += other.spent;
+        for (stage, time) in other.stages.into_iter().enumerate() {
+            add_stage(&mut self.stages, stage, time);
+        }
         self.engine = self.engine.take().or(other.engine);
     }
 }

@@ -14,6 +14,7 @@ use serde::Serialize;
 use storage::{OutputError, SequentialWriter};
 
 use crate::gate::lock;
+use crate::pipeline::Stand;
 use crate::stats::Step;
 
 /// Events a thread collects before they are written.
@@ -129,8 +130,7 @@ pub(crate) struct Log<'t> {
     trace: Option<&'t Trace>,
     in_flight: &'t InFlight,
     engine: &'static str,
-    accelerator: usize,
-    thread: usize,
+    stand: Stand,
     events: Vec<Event>,
 }
 
@@ -139,17 +139,10 @@ impl<'t> Log<'t> {
         trace: Option<&'t Trace>,
         in_flight: &'t InFlight,
         engine: &'static str,
-        (accelerator, thread): (usize, usize),
+        stand: Stand,
     ) -> Self {
         let room = if trace.is_some() { EVENTS_MAX } else { 0 };
-        let log = Self {
-            trace,
-            in_flight,
-            engine,
-            accelerator,
-            thread,
-            events: Vec::with_capacity(room),
-        };
+        let log = Self { trace, in_flight, engine, stand, events: Vec::with_capacity(room) };
         log.names();
         log
     }
@@ -157,23 +150,25 @@ impl<'t> Log<'t> {
     /// Names the rows.
     fn names(&self) {
         let Some(trace) = self.trace else { return };
-        let accelerator = format!("accelerator {}", self.accelerator);
-        let thread = format!("thread {}", self.thread);
-        let named = |name, tid, of| Line {
+        let Stand { stage, stages, accelerator, thread } = self.stand;
+        let of_chain = match stages {
+            1 => String::new(),
+            _ => format!(", stage {} of {stages}", stage + 1),
+        };
+        let (pid, tid) = (accelerator, thread as usize);
+        let accelerator = format!("accelerator {accelerator}{of_chain}");
+        let thread = format!("thread {thread}");
+        let named = |name, of| Line {
             name,
             ph: "M",
-            pid: self.accelerator,
+            pid,
             tid,
             ts: 0.0,
             dur: None,
             args: Args::Name { name: of },
         };
         trace.write(
-            [
-                named("process_name", self.thread, &accelerator),
-                named("thread_name", self.thread, &thread),
-            ]
-            .into_iter(),
+            [named("process_name", &accelerator), named("thread_name", &thread)].into_iter(),
         );
     }
 
@@ -215,7 +210,7 @@ impl<'t> Log<'t> {
     fn flush(&mut self) {
         let Some(trace) = self.trace else { return };
         let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
-        let (pid, tid) = (self.accelerator, self.thread);
+        let (pid, tid) = (self.stand.accelerator, self.stand.thread as usize);
         trace.write(self.events.drain(..).map(|Event { from, what }| {
             let ts = micros(from.saturating_duration_since(trace.start));
             match what {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use accel::{Cx, Place};
 
+use crate::pipeline::Stand;
 use crate::plan::{Piece, Plan};
 use crate::stats::{Progress, Spent, Step, Tally};
 use crate::trace::{InFlight, Log};
@@ -11,15 +12,16 @@ use crate::trace::{InFlight, Log};
 /// What all threads of a run are watched by.
 pub(crate) struct Watches<'w> {
     progress: &'w Progress,
+    plan: &'w Plan,
     /// By accelerator.
     in_flight: Vec<InFlight>,
 }
 
 impl<'w> Watches<'w> {
-    pub(crate) fn new(progress: &'w Progress, plan: &Plan) -> Self {
+    pub(crate) fn new(progress: &'w Progress, plan: &'w Plan) -> Self {
         progress.starts(plan);
         let in_flight = (0..plan.accelerators).map(|_| InFlight::default()).collect();
-        Self { progress, in_flight }
+        Self { progress, plan, in_flight }
     }
 
     /// The watch of one thread; the first one tells the engine.
@@ -27,10 +29,11 @@ impl<'w> Watches<'w> {
         let trace = self.progress.trace.as_ref();
         let engine = (at.index() == 0 || trace.is_some()).then(|| cx.engine());
         let name = engine.as_ref().map_or("", |engine| engine.name);
-        let place = (at.accelerator, at.thread);
+        let stand = Stand::of(self.plan, at);
         Watch {
             progress: self.progress,
-            log: Log::new(trace, &self.in_flight[at.accelerator], name, place),
+            stand,
+            log: Log::new(trace, &self.in_flight[at.accelerator], name, stand),
             tally: Tally { engine: engine.filter(|_| at.index() == 0), ..Tally::default() },
             of_unit: Spent::default(),
         }
@@ -40,6 +43,7 @@ impl<'w> Watches<'w> {
 /// What one thread does, and how long each step takes.
 pub(crate) struct Watch<'w> {
     progress: &'w Progress,
+    stand: Stand,
     pub(crate) tally: Tally,
     pub(crate) log: Log<'w>,
     /// The unit that is worked on.
@@ -60,11 +64,12 @@ impl Watch<'_> {
         *self.tally.spent.of(step) += from.elapsed();
     }
 
-    /// `piece` is done.
+    /// `piece` is done here.
     pub(crate) fn unit(&mut self, piece: &Piece) {
         let spent = std::mem::take(&mut self.of_unit);
-        self.tally.spent += spent;
-        self.tally.bytes_in += piece.data as u64;
-        self.progress.add(piece.data, spent);
+        let done_bytes = if self.stand.is_last() { piece.data } else { 0 };
+        self.tally.add(self.stand.stage, spent);
+        self.tally.bytes_in += done_bytes as u64;
+        self.progress.add(self.stand.stage, done_bytes, spent);
     }
 }

@@ -91,6 +91,34 @@ fn one_senders_parcels_keep_their_order() {
     .unwrap();
 }
 
+/// A channel's parcels come in order though those of other channels, sent
+/// before, are not taken.
+#[test]
+fn channels_do_not_wait_for_one_another() {
+    const CHANNELS: u32 = 5;
+    let _dog = watch();
+    let config = Config { accelerators: 2, ..small() };
+    run(&config, |cx, at| async move {
+        if at.accelerator == 1 {
+            let send = |channel: u32, number: u8| {
+                let mut buf = cx.alloc(2).unwrap();
+                buf.copy_from_slice(&[channel as u8, number]);
+                cx.send_on(channel, buf, 0)
+            };
+            let sent = (0..CHANNELS).flat_map(|channel| [0, 1].map(|number| send(channel, number)));
+            futures::future::try_join_all(sent).await.unwrap();
+            return;
+        }
+        for channel in (0..CHANNELS).rev() {
+            for number in [0, 1] {
+                let (buf, _) = cx.recv_on(channel, cx.alloc(2).unwrap()).await.unwrap();
+                assert_eq!(*buf, [channel as u8, number]);
+            }
+        }
+    })
+    .unwrap();
+}
+
 /// Taking an offer back leaves those of other senders alone.
 #[test]
 fn an_offer_beside_one_taken_back() {

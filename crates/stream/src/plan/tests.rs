@@ -9,6 +9,7 @@ fn shape(len: u64, cut: Cut) -> Shape {
         direct_align_bytes: 1,
         effect: Effect::Transform,
         cores: 2,
+        stages: 1,
         batch: None,
     }
 }
@@ -57,6 +58,25 @@ fn more_accelerators_than_any_machine_has_are_refused() {
 }
 
 #[test]
+fn each_stage_of_a_chain_has_as_many_accelerators() {
+    let accelerators = |wanted, cores, stages| {
+        let options = Options { accelerators: wanted, ..Options::default() };
+        let shape = Shape { cores, stages, ..shape(1 << 40, Cut::ANYWHERE) };
+        Plan::new(&options, shape, |lanes| lanes as u64 * (1 << 40))
+            .map(|plan| (plan.accelerators, plan.memory_bytes >> 40))
+    };
+    for (cores, stages, all) in [(2, 2, 2), (8, 2, 8), (8, 3, 6), (2, 3, 3), (1, 5, 5)] {
+        // Only those of the last stage have parts.
+        assert_eq!(accelerators(None, cores, stages), Ok((all, (all / stages) as u64)));
+    }
+    assert_eq!(accelerators(Some(9), 2, 3), Ok((9, 3)));
+    for wanted in [1, 2, 4, 10] {
+        let error = accelerators(Some(wanted), 8, 3).unwrap_err();
+        assert!(matches!(error, PlanError::Pipeline { .. }), "{error}");
+    }
+}
+
+#[test]
 fn the_kernels_parts_are_counted_for_the_accelerators_that_work() {
     const PART_BYTES: u64 = 1 << 40;
     let options = Options { accelerators: Some(100), ..Options::default() };
@@ -85,26 +105,30 @@ proptest! {
     fn units_cover_the_body_once_in_order(
         start in 0u64..100_000, len in 0u64..3_000_000, align in 1usize..5000,
         block in prop::option::of(1u64..400_000), store in prop::option::of(4_096u64..8_000_000),
-        threads in 1usize..9, accelerators in 1usize..5, effect in effects(),
+        threads in 1usize..9, lanes in 1usize..5, stages in 1usize..4, effect in effects(),
     ) {
         let mut shape = shape(0, Cut::records(align));
         shape.effect = effect;
+        shape.stages = stages;
         shape.body = start..start + len;
         shape.len_bytes = Some(start + len);
         let options = Options {
             block_bytes: block, local_store_bytes: store, threads: Some(threads),
-            accelerators: Some(accelerators), ..Options::default()
+            accelerators: Some(lanes * stages), ..Options::default()
         };
         let Ok(plan) = plan(&options, shape) else { return Ok(()) };
         let each = plan.buffer_bytes + plan.out_bytes;
         prop_assert_eq!(plan.threads as u64 * each, plan.local_store_bytes);
         prop_assert_eq!(plan.out_bytes > 0, effect == Effect::Rewrite);
+        prop_assert_eq!((plan.stages, plan.accelerators % stages), (stages, 0));
+        prop_assert!(plan.memory_bytes > plan.accelerators as u64 * plan.local_store_bytes);
+        let carried = if stages > 1 { TRAILER_BYTES as u64 } else { 0 };
         prop_assert!(plan.local_store_bytes <= store.unwrap_or(u64::MAX));
         let mut at = start;
         let mut index = 0;
         while let Some(piece) = plan.piece(index) {
             prop_assert_eq!(piece.offset, at);
-            prop_assert!(piece.data > 0 && piece.len() as u64 <= plan.buffer_bytes);
+            prop_assert!(piece.data > 0 && piece.len() as u64 + carried <= plan.buffer_bytes);
             prop_assert_eq!((piece.offset - start) % align as u64, 0);
             at += piece.data as u64;
             index += 1;
@@ -118,7 +142,7 @@ proptest! {
         numbers in any::<(Option<usize>, Option<usize>, Option<u64>, Option<u64>)>(),
         cut in prop_oneof![Just(Cut::ANYWHERE), cuts()], body in any::<(u64, u64)>(),
         len_bytes in any::<Option<u64>>(), whole in any::<bool>(), direct in any::<bool>(),
-        effect in effects(),
+        effect in effects(), stages in prop_oneof![Just(1), any::<usize>().prop_map(|n| n.max(1))],
     ) {
         let (accelerators, threads, block_bytes, local_store_bytes) = numbers;
         let accelerators = accelerators.map(|number| number % 6000);
@@ -126,7 +150,7 @@ proptest! {
             Options { accelerators, threads, block_bytes, local_store_bytes, ..Options::default() };
         let body = if whole { 0..len_bytes.unwrap_or(u64::MAX) } else { body.0..body.1 };
         let direct_align_bytes = if direct { 4096 } else { 1 };
-        let shape = Shape { body, len_bytes, cut, direct_align_bytes, effect, cores: 2, batch: None };
+        let shape = Shape { body, len_bytes, cut, direct_align_bytes, effect, cores: 2, stages, batch: None };
         match Plan::new(&options, shape, |_| u64::MAX) {
             Ok(plan) => {
                 let around = cut.before_bytes as u64 + cut.after_bytes as u64;

@@ -23,6 +23,7 @@ fn shape(effect: Effect, len_bytes: Option<u64>) -> Shape {
         direct_align_bytes: 1,
         effect,
         cores: 2,
+        stages: 1,
         batch: None,
     }
 }

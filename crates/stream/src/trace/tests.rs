@@ -1,6 +1,10 @@
 use super::*;
 use storage::{Options, Output};
 
+fn stand(accelerator: usize, thread: u32) -> Stand {
+    Stand { stage: 0, stages: 1, accelerator, thread }
+}
+
 /// The events that `work` leaves.
 fn traced(work: impl FnOnce(&Trace)) -> Vec<serde_json::Value> {
     let dir = tempfile::tempdir().unwrap();
@@ -23,7 +27,7 @@ fn every_step_is_written_once_in_its_row() {
     const UNITS: u64 = 3 * EVENTS_MAX as u64 + 7;
     let events = traced(|trace| {
         let in_flight = InFlight::default();
-        let mut logs = [0, 1].map(|n| Log::new(Some(trace), &in_flight, "pread", (4, n)));
+        let mut logs = [0, 1].map(|n| Log::new(Some(trace), &in_flight, "pread", stand(4, n)));
         for unit in 0..UNITS {
             let log = &mut logs[(unit % 2) as usize];
             log.starts();
@@ -51,6 +55,6 @@ fn a_full_disk_is_told_at_the_end() {
     let full = std::path::Path::new("/dev/full");
     let output = Output::create(full, &Options { force: true, ..Options::default() }).unwrap();
     let trace = Trace::new(output.sequential());
-    drop(Log::new(Some(&trace), &InFlight::default(), "pread", (0, 0)));
+    drop(Log::new(Some(&trace), &InFlight::default(), "pread", stand(0, 0)));
     assert!(trace.finish().unwrap_err().to_string().contains("/dev/full"));
 }

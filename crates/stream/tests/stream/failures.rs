@@ -14,6 +14,7 @@ use storage::{InputErrorKind, Output, OutputErrorKind};
 
 use crate::probe::{Deed, Probe, transformed};
 use crate::setting::{From, SCHEMES, Setting, To, has_uring, names};
+use crate::spread::probe_behind;
 
 const BLOCK_BYTES: u64 = 1000;
 const UNITS: u64 = 40;
@@ -89,7 +90,7 @@ proptest! {
     #[test]
     fn a_broken_device_is_told_with_its_place(
         seed in any::<u64>(), machine in machines(), to in prop::sample::select(&[To::Nothing, To::File]),
-        uring in any::<bool>(), scheme in prop::sample::select(&SCHEMES),
+        uring in any::<bool>(), scheme in prop::sample::select(&SCHEMES), early in 0_usize..3,
     ) {
         let faults = Faults { seed, short: 100, interrupted: 100, broken: 200, delayed: 500 };
         let mut setting = setting(From::File, to, machine).faults(faults).scheme(scheme);
@@ -97,7 +98,8 @@ proptest! {
         if uring && has_uring() {
             setting.options.engine = EngineChoice::Uring;
         }
-        let ran = setting.run(&setting.probe(MergeOrder::Any)).unwrap();
+        let setting = setting.spread(early);
+        let ran = setting.run(&probe_behind(early, setting.probe(MergeOrder::Any))).unwrap();
         // That none of 40 gets or more is hit has a chance of 0.0001.
         let Err(error) = ran.outcome else { return Ok(()) };
         let (name, offset) = match &error {

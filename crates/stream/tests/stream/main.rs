@@ -12,3 +12,4 @@ mod results;
 mod resume;
 mod rewrites;
 mod setting;
+mod spread;

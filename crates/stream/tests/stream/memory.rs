@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use accel::EngineChoice;
 use cellway_stream::{
-    Block, Direct, Effect, Kernel, KernelError, Options, Progress, Scheme, StreamError, Unit,
-    peak_rss_bytes, rss_bytes, run,
+    Block, Chain, Direct, Effect, Kernel, KernelError, Options, Pipeline, Progress, Scheme,
+    StreamError, Transform, Unit, peak_rss_bytes, rss_bytes, run,
 };
 use storage::{Input, Output};
 
@@ -56,9 +56,10 @@ fn options(how: &str) -> Options {
         _ if how.contains("prefetch") => Scheme::Prefetch,
         _ => Scheme::Auto,
     };
+    let pipeline = if how.contains("spread") { Pipeline::Spread } else { Pipeline::Fused };
     // Buffers are as many as threads.
     let accelerators = (scheme == Scheme::Staged).then_some(2);
-    let options = Options { accelerators, engine, direct, scheme, ..Options::default() };
+    let options = Options { accelerators, engine, direct, scheme, pipeline, ..Options::default() };
     match how.contains("thousands") {
         true => Options { threads: Some(1000), block_bytes: Some(2000), ..options },
         false => options,
@@ -81,7 +82,10 @@ fn stream(dir: &Path, how: &str) -> Result<(), StreamError> {
         let output = storage::Options { force: true, len_bytes };
         Output::create(&dir.join("out"), &output).unwrap()
     });
-    let kernel = Bare(if transform { Effect::Transform } else { Effect::Reduce });
+    let last = Bare(if transform { Effect::Transform } else { Effect::Reduce });
+    let early = if how.contains("spread") { 2 } else { 0 };
+    let first = (0..early).map(|_| Box::new(Bare(Effect::Transform)) as Transform);
+    let kernel = Chain::new(first.collect(), last).unwrap();
     // The peak is to be the run's, not one from before.
     let before = peak_rss_bytes().unwrap().saturating_sub(rss_bytes().unwrap());
     assert!(before < 1 << 20, "{before} bytes were given back before the run");
@@ -112,8 +116,16 @@ fn no_run_takes_more_memory_than_its_bound() {
     ways.extend(["reduce whole pread", "transform whole pread"]);
     ways.extend(["transform assisted pread", "reduce staged pread", "transform staged pread"]);
     ways.extend(["transform piped staged pread", "transform piped prefetch pread"]);
+    ways.extend(["reduce spread pread", "transform spread direct pread"]);
     if has_uring() {
-        ways.extend(["reduce", "transform", "transform direct", "thousands"]);
+        ways.extend([
+            "thousands spread",
+            "transform spread",
+            "reduce",
+            "transform",
+            "transform direct",
+            "thousands",
+        ]);
     }
     for how in ways {
         let child = Command::new(std::env::current_exe().unwrap())

@@ -63,6 +63,8 @@ pub(crate) struct Probe {
     pub(crate) order: MergeOrder,
     pub(crate) cut: Cut,
     pub(crate) seed: u64,
+    /// Whether it is the first to see the input, of which it looks at the start.
+    pub(crate) is_first: bool,
     /// What is streamed of a file, and what there is of a pipe.
     pub(crate) body: Range<u64>,
     /// Done at the start of each unit, which is given its offset.
@@ -75,7 +77,7 @@ impl Probe {
     /// Cuts anywhere.
     pub(crate) fn new(effect: Effect, order: MergeOrder, seed: u64, body: Range<u64>) -> Self {
         let (at_block, at_merge): (Deed, Deed) = (Box::new(|_| Ok(())), Box::new(|_| Ok(())));
-        Self { effect, order, cut: Cut::ANYWHERE, seed, body, at_block, at_merge }
+        Self { effect, order, cut: Cut::ANYWHERE, seed, is_first: true, body, at_block, at_merge }
     }
 
     fn check(&self, what: &str, bytes: &[u8], range: Range<u64>) -> Result<(), KernelError> {
@@ -96,7 +98,9 @@ impl Kernel for Probe {
     }
 
     fn open(&self, head: &dyn Head) -> Result<Body, KernelError> {
-        let Some(len) = head.len_bytes() else { return Ok(Body::whole(head)) };
+        let Some(len) = head.len_bytes().filter(|_| self.is_first) else {
+            return Ok(Body::whole(head));
+        };
         let mut header = vec![0; self.body.start as usize + 1];
         let read =
             head.read_at(0, &mut header).map_err(|e| KernelError::new(e.to_string(), "?"))?;

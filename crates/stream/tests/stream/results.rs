@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use crate::probe::{expected, transformed};
 use crate::setting::{Disk, From, Ran, SCHEMES, Setting, To, has_uring};
+use crate::spread::probe_behind;
 
 /// Bytes of an input, at most: many short runs say more than a few long ones.
 const LEN_BYTES_MAX: u64 = 300_000;
@@ -100,6 +101,9 @@ fn check(setting: &Setting, order: MergeOrder, ran: Ran) -> bool {
     assert_eq!(seen, expected(setting.seed, body.clone(), stats.plan.block_bytes));
     assert_eq!(stats.bytes_in, body_bytes);
     assert_eq!(stats.plan.scheme, setting.options.scheme.resolved());
+    assert_eq!(stats.plan.pipeline(), setting.options.pipeline);
+    assert!(stats.stages.len() <= stats.plan.stages);
+    assert_eq!(stats.stages.iter().sum::<std::time::Duration>(), stats.spent.compute);
     match setting.options.engine {
         EngineChoice::Uring => assert_eq!(stats.engine.name, "uring"),
         EngineChoice::Pread => assert_eq!(stats.engine.name, "pread"),
@@ -120,13 +124,15 @@ proptest! {
     #[test]
     fn every_run_matches_the_reference(
         (setting, cut) in settings(), order in prop::sample::select(&[MergeOrder::Any, MergeOrder::ByUnit]),
+        early in prop_oneof![Just(0), 1_usize..5], spread in any::<bool>(),
     ) {
         if setting.options.engine == EngineChoice::Uring && !has_uring() {
             return Ok(());
         }
         let mut kernel = setting.probe(order);
         kernel.cut = cut;
-        let Some(ran) = setting.run(&kernel) else { return Ok(()) };
+        let setting = setting.spread(if spread { early } else { 0 });
+        let Some(ran) = setting.run(&probe_behind(early, kernel)) else { return Ok(()) };
         check(&setting, order, ran);
     }
 }

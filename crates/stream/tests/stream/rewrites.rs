@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use crate::probe::content;
 use crate::setting::{Disk, From, Setting, To, fd_path, has_direct, has_uring, names};
+use crate::spread::behind;
 
 /// Those that take outputs of any length.
 const REWRITING: [Scheme; 5] =
@@ -137,6 +138,7 @@ proptest! {
     #[test]
     fn blocks_follow_one_another_whatever_their_lengths(
         setting in settings(), repeats_max in prop::sample::select(&[0_u16, 1, 2, 9, 255]),
+        early in prop::sample::select(&[0_usize, 0, 1, 2]),
     ) {
         let skipped = setting.options.engine == EngineChoice::Uring && !has_uring()
             || setting.options.direct == Direct::On && !has_direct();
@@ -144,9 +146,10 @@ proptest! {
             return Ok(());
         }
         let kernel = Repeat { repeats_max, refused: None };
-        let Some(ran) = setting.run(&kernel) else { return Ok(()) };
+        let setting = setting.spread(early);
+        let Some(ran) = setting.run(&behind(early, kernel)) else { return Ok(()) };
         let input = content(setting.seed, 0..setting.sizes.1);
-        let plain = kernel.plain(&input);
+        let plain = Repeat { repeats_max, refused: None }.plain(&input);
         let outcome = ran.outcome.unwrap();
         prop_assert_eq!(outcome.stats.bytes_in, input.len() as u64);
         prop_assert_eq!(outcome.stats.bytes_out, plain.len() as u64);
@@ -164,11 +167,12 @@ proptest! {
     fn a_failure_ends_the_output(
         len in 1_u64..300_000, block in 1_u64..20_000, refused in 0_u64..300_000,
         threads in 1_usize..6, to in prop::sample::select(&[To::File, To::Pipe]),
-        scheme in prop::sample::select(&REWRITING),
+        scheme in prop::sample::select(&REWRITING), early in 0_usize..3,
     ) {
-        let setting = Setting::of_file(len, block, to).at(2, threads).scheme(scheme);
+        let early = if scheme == Scheme::Direct { early } else { 0 };
+        let setting = Setting::of_file(len, block, to).at(2, threads).scheme(scheme).spread(early);
         let first = refused.div_ceil(block) * block;
-        let kernel = Repeat { repeats_max: 9, refused: Some(refused) };
+        let kernel = behind(early, Repeat { repeats_max: 9, refused: Some(refused) });
         let ran = setting.run(&kernel).unwrap();
         if first >= len {
             prop_assert!(ran.outcome.is_ok());
@@ -179,7 +183,7 @@ proptest! {
             other => prop_assert!(false, "{other}"),
         }
         match to {
-            To::Pipe => prop_assert!(ran.written.unwrap() == kernel.plain(&content(len, 0..first))),
+            To::Pipe => prop_assert!(ran.written.unwrap() == kernel.last().plain(&content(len, 0..first))),
             _ => prop_assert_eq!(names(ran.dir.path()), ["in"]),
         }
     }

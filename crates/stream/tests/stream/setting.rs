@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 
 use accel::{EngineChoice, Faults};
 use cellway_stream::{
-    Direct, Effect, Kernel, MergeOrder, Options, Outcome, Progress, Scheme, StreamError, run,
+    Direct, Effect, Kernel, MergeOrder, Options, Outcome, Pipeline, Progress, Scheme, StreamError,
+    run,
 };
 use storage::{Input, Output};
 use tempfile::TempDir;
@@ -138,6 +139,16 @@ impl Setting {
 
     pub(crate) fn scheme(mut self, scheme: Scheme) -> Self {
         self.options.scheme = scheme;
+        self
+    }
+
+    /// For a chain of `early` kernels and one more, each on as many accelerators
+    /// as there were; as it is without.
+    pub(crate) fn spread(mut self, early: usize) -> Self {
+        if early > 0 {
+            self.options.pipeline = Pipeline::Spread;
+            self.options.accelerators = self.options.accelerators.map(|n| n * (early + 1));
+        }
         self
     }
 
