@@ -22,6 +22,7 @@ const RUNS: &[&str] = &[
     "count {} --pattern a.*e",
     "linreg {} --type f64",
     "histogram {}",
+    "wordcount {} --table-bytes 256K",
 ];
 
 /// Moments drawn from a seed.

@@ -1,7 +1,7 @@
 //! What a journal holds, and what can be read back of one that was torn.
 //!
 //! ```text
-//! "cellway journal 1\n"
+//! "cellway journal 2\n"
 //! frame: CRC-32C of the rest of the frame (4 bytes), length of the payload (4), payload
 //! ```
 //!
@@ -10,6 +10,7 @@
 //! the last whole one counts, and whatever follows it is ignored: a crash may
 //! leave any part of a frame, or zeros. No file is touched here.
 
+mod beside;
 mod error;
 mod file;
 #[cfg(test)]
@@ -22,10 +23,11 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 use crate::kernel::KernelError;
 use crate::saved::{Saved, save_bytes};
+pub use beside::Beside;
 pub use error::{JournalError, JournalErrorKind};
 pub use file::Journal;
 
-const MAGIC: &[u8] = b"cellway journal 1\n";
+const MAGIC: &[u8] = b"cellway journal 2\n";
 /// What journals of all versions start with.
 const MAGIC_BYTES: usize = b"cellway journal ".len();
 const CRC_BYTES: usize = 4;
@@ -43,6 +45,8 @@ pub(crate) struct Header {
     /// The part of the input that is streamed.
     pub(crate) body: Range<u64>,
     pub(crate) block_bytes: u64,
+    /// The name of the folder for what is too large for records, beside the journal.
+    pub(crate) beside: Vec<u8>,
     pub(crate) output: Option<OutputMark>,
 }
 
@@ -182,7 +186,7 @@ fn next_payload(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
 
 impl Header {
     fn save(&self, out: &mut Vec<u8>) {
-        let Self { kernel, parameters, input, body, block_bytes, output } = self;
+        let Self { kernel, parameters, input, body, block_bytes, beside, output } = self;
         save_bytes(kernel.as_bytes(), out);
         save_bytes(parameters, out);
         save_bytes(input.name.as_bytes(), out);
@@ -196,6 +200,7 @@ impl Header {
         for number in [body.start, body.end, *block_bytes] {
             out.extend_from_slice(&number.to_le_bytes());
         }
+        save_bytes(beside, out);
         if let Some(OutputMark { path, partial }) = output {
             save_bytes(path, out);
             save_bytes(partial, out);
@@ -213,13 +218,14 @@ impl Header {
             modified: (i64::from_le_bytes(saved.array()?), i64::from_le_bytes(saved.array()?)),
         };
         let (body, block_bytes) = (saved.u64()?..saved.u64()?, saved.u64()?);
+        let beside = saved.bytes()?.to_vec();
         let output = if saved.is_empty() {
             None
         } else {
             Some(OutputMark { path: saved.bytes()?.to_vec(), partial: saved.bytes()?.to_vec() })
         };
         saved.end()?;
-        Ok(Self { kernel, parameters, input, body, block_bytes, output })
+        Ok(Self { kernel, parameters, input, body, block_bytes, beside, output })
     }
 }
 

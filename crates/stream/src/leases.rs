@@ -8,7 +8,7 @@ use storage::OutputError;
 
 use crate::error::StreamError;
 use crate::job::Job;
-use crate::journal::{Journal, JournalError, JournalErrorKind, Record};
+use crate::journal::{Beside, Journal, JournalError, JournalErrorKind, Record};
 use crate::kernel::Kernel;
 use crate::plan::Options;
 use crate::stats::Tally;
@@ -44,7 +44,7 @@ pub(crate) fn stream<K: Kernel>(
             return Err(unfit(journal, "its last record is of another output or input").into());
         }
         Some(last) => {
-            job.start_from(last.units, &last.part, last.output_bytes)?;
+            job.start_from(last, &journal.beside())?;
             last.units
         }
         None if job.sink.is_some() => {
@@ -81,9 +81,11 @@ fn unfit(journal: &Journal, what: &str) -> JournalError {
 
 impl<K: Kernel> Job<'_, K> {
     /// Takes up what was recorded before unit `from`.
-    fn start_from(&mut self, from: u64, part: &[u8], output_bytes: u64) -> Result<(), StreamError> {
+    fn start_from(&mut self, last: &Record, beside: &Beside) -> Result<(), StreamError> {
+        let Record { units: from, output_bytes, ref part, .. } = *last;
         let refused = |error| StreamError::Kernel { input: self.input.name().to_owned(), error };
-        let part = self.kernel.load(part, self.plan.accelerators).map_err(refused)?;
+        let part =
+            self.kernel.load_beside(part, self.plan.accelerators, beside).map_err(refused)?;
         self.parts.start_from(from, part);
         if let Some(sink) = &mut self.sink {
             sink.start_from(from, output_bytes)?;
@@ -117,9 +119,10 @@ impl<K: Kernel> Job<'_, K> {
             None => made_bytes,
         };
         let refused = |error| StreamError::Kernel { input: name.to_owned(), error };
-        let mut part = Vec::new();
-        let save = |merged: &K::Part| self.kernel.save(merged, &mut part);
+        let (mut part, beside) = (Vec::new(), journal.beside());
+        let save = |merged: &mut K::Part| self.kernel.save_beside(merged, &mut part, &beside);
         self.parts.look(self.kernel, self.plan.accelerators, save).map_err(refused)?;
+        journal.sync_beside()?;
         journal.append(Record { sequence: 0, units, output_bytes, output, part })?;
         Ok(())
     }

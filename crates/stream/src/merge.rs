@@ -100,7 +100,7 @@ impl<P> Parts<P> {
         &self,
         kernel: &K,
         accelerators: usize,
-        show: impl FnOnce(&P) -> Result<(), KernelError>,
+        show: impl FnOnce(&mut P) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
         match self {
             Self::Any(parts) => {
@@ -110,9 +110,9 @@ impl<P> Parts<P> {
                     let other = std::mem::replace(&mut *lock(other), kernel.part(accelerators));
                     kernel.merge(&mut first, other)?;
                 }
-                show(&first)
+                show(&mut first)
             }
-            Self::ByUnit(in_order) => show(&lock(&in_order.state).part),
+            Self::ByUnit(in_order) => show(&mut lock(&in_order.state).part),
         }
     }
 

@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::io::{self, BufReader, Seek as _, SeekFrom, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use storage::{Input, Kind, Partial, shown};
 
-use super::{Header, InputMark, JournalError, JournalErrorKind, OutputMark, PAYLOAD_BYTES_MAX};
+use super::{
+    Beside, Header, InputMark, JournalError, JournalErrorKind, OutputMark, PAYLOAD_BYTES_MAX,
+};
 use super::{Record, Unreadable};
 use crate::kernel::Kernel;
 use crate::plan::{Options, Plan};
@@ -48,7 +50,9 @@ impl Journal {
         partial: Option<&Partial>,
     ) -> Result<Self, JournalError> {
         let name = shown(path);
-        let header = describe(&name, kernel, input, plan, partial)?;
+        let mut header = describe(&name, kernel, input, plan, partial)?;
+        let own_name = path.file_name().unwrap_or_default();
+        header.beside = storage::hidden_name(own_name).into_vec();
         if force {
             replace(&name, path)?;
         }
@@ -106,6 +110,9 @@ impl Journal {
             }
         };
         let super::Recovered { header, last, whole_bytes } = recovered;
+        if !storage::is_hidden_name(OsStr::from_bytes(&header.beside)) {
+            return unreadable("names a folder that was never given a name", "start anew".into());
+        }
         let (path, torn_from) = (path.to_owned(), Some(whole_bytes));
         Ok(Self { name, path, file, header, last, torn_from, every: EVERY })
     }
@@ -143,8 +150,9 @@ impl Journal {
         output: Option<&Path>,
     ) -> Result<(), JournalError> {
         use JournalErrorKind::{Changed, OtherRun};
-        let Header { kernel: name, parameters, input: mark, body, block_bytes, output: out } =
-            &self.header;
+        let Header {
+            kernel: name, parameters, input: mark, body, block_bytes, output: out, ..
+        } = &self.header;
         let now = describe(&self.name, kernel, input, plan, None)?;
         let wrong =
             |kind, what: String, cure: &str| Err(JournalError::new(kind, &self.name, what, cure));
@@ -198,14 +206,30 @@ impl Journal {
         self.last.as_ref().map(|last| (last.output, last.output_bytes))
     }
 
-    /// Removes it: the run is complete, or nothing of it is worth keeping.
+    /// Removes it, and what is beside it: the run is complete, or nothing of it
+    /// is worth keeping.
     ///
     /// # Errors
     /// If it cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
-        std::fs::remove_file(&self.path).map_err(|error| {
+        // First the journal: one that is there has all that it tells of.
+        let removed = std::fs::remove_file(&self.path).and_then(|()| self.beside().remove());
+        removed.map_err(|error| {
             JournalError::io(&self.name, "is done with, and cannot be removed", &error)
         })
+    }
+
+    /// The folder for what is too large for its records.
+    pub(crate) fn beside(&self) -> Beside {
+        Beside::new(self.path.with_file_name(OsStr::from_bytes(&self.header.beside)))
+    }
+
+    pub(crate) fn sync_beside(&self) -> Result<(), JournalError> {
+        self.beside().sync().map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &io::Error) -> JournalError {
+        JournalError::io(&self.name, "cannot be written", error)
     }
 
     pub(crate) fn last(&self) -> Option<&Record> {
@@ -221,12 +245,13 @@ impl Journal {
             let cure = "run without a journal";
             return Err(JournalError::new(JournalErrorKind::Unfit, &self.name, what, cure));
         }
-        let failed = |error: io::Error| JournalError::io(&self.name, "cannot be written", &error);
         if let Some(whole_bytes) = self.torn_from.take() {
-            self.file.set_len(whole_bytes).map_err(failed)?;
-            self.file.seek(SeekFrom::Start(whole_bytes)).map_err(failed)?;
+            let cut = self.file.set_len(whole_bytes);
+            let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(whole_bytes)));
+            cut.map_err(|error| self.failed(&error))?;
         }
-        self.file.write_all(&entry).and_then(|()| self.file.sync_data()).map_err(failed)?;
+        let written = self.file.write_all(&entry).and_then(|()| self.file.sync_data());
+        written.map_err(|error| self.failed(&error))?;
         self.last = Some(record);
         Ok(())
     }
@@ -270,6 +295,7 @@ fn describe<K: Kernel>(
         input,
         body: plan.body.clone(),
         block_bytes: plan.block_bytes,
+        beside: Vec::new(),
         output,
     })
 }
@@ -285,12 +311,14 @@ fn replace(name: &str, path: &Path) -> Result<(), JournalError> {
             _ => return Err(error),
         },
     };
-    if let Some(old) = old
-        && let Some(partial) = old.partial()
-    {
-        partial.discard(old.written().map(|(identity, _)| identity));
+    let failed = |error: io::Error| JournalError::io(name, "cannot be replaced", &error);
+    if let Some(old) = old {
+        if let Some(partial) = old.partial() {
+            partial.discard(old.written().map(|(identity, _)| identity));
+        }
+        old.beside().remove().map_err(failed)?;
     }
-    std::fs::remove_file(path).map_err(|error| JournalError::io(name, "cannot be replaced", &error))
+    std::fs::remove_file(path).map_err(failed)
 }
 
 /// Whether a journal was torn before its header was whole.
@@ -311,7 +339,7 @@ fn lock(name: &str, file: &File) -> Result<(), JournalError> {
 }
 
 /// Makes the names in the folder of `path` survive a power loss.
-fn sync_folder(path: &Path) -> io::Result<()> {
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match File::open(parent.unwrap_or(Path::new("."))) {
         Ok(folder) => folder.sync_all(),

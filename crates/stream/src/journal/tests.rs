@@ -9,6 +9,7 @@ fn header(output: bool) -> Header {
         input: InputMark { name: "in".into(), identity: (4, 5), len_bytes: 6, modified: (-7, 8) },
         body: 9..10,
         block_bytes: 11,
+        beside: b".j".into(),
         output: output.then(|| OutputMark { path: b"/out".into(), partial: b".out".into() }),
     }
 }
@@ -116,7 +117,7 @@ proptest! {
 #[test]
 fn what_is_no_journal_is_told_from_another_version() {
     assert_eq!(read(b"some text"), Err(Unreadable::NoJournal));
-    assert_eq!(read(b"cellway journal 2\nxyz"), Err(Unreadable::Version));
+    assert_eq!(read(b"cellway journal 1\nxyz"), Err(Unreadable::Version));
     for len in 0..MAGIC.len() {
         assert_eq!(read(&MAGIC[..len]), Err(Unreadable::NoHeader));
     }
