@@ -70,7 +70,7 @@ pub use journal::{Beside, Journal, JournalError, JournalErrorKind};
 pub use kernel::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,
 };
-pub use many::{Outputs, plan_all, run_all};
+pub use many::{Outputs, plan_all, run_all, run_all_journaled};
 pub use memory::{peak_rss_bytes, rss_bytes};
 pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;

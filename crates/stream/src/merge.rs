@@ -99,11 +99,11 @@ impl<P> Parts<P> {
     pub(crate) fn look<K: Kernel<Part = P>>(
         &self,
         kernel: &K,
-        accelerators: usize,
         show: impl FnOnce(&mut P) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
         match self {
             Self::Any(parts) => {
+                let accelerators = parts.len();
                 let Some((first, others)) = parts.split_first() else { return Ok(()) };
                 let mut first = lock(first);
                 for other in others {
