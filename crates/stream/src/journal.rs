@@ -10,6 +10,7 @@
 //! the last whole one counts, and whatever follows it is ignored: a crash may
 //! leave any part of a frame, or zeros. No file is touched here.
 
+mod begun;
 mod beside;
 mod error;
 mod file;
@@ -24,6 +25,7 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 use crate::kernel::KernelError;
 use crate::saved::{Saved, save_bytes};
+pub use begun::{Begun, Keep};
 pub use beside::Beside;
 pub use error::{JournalError, JournalErrorKind};
 pub use file::Journal;

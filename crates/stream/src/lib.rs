@@ -66,7 +66,7 @@ mod watch;
 
 pub use chain::{Chain, Transform};
 pub use error::StreamError;
-pub use journal::{Beside, Journal, JournalError, JournalErrorKind};
+pub use journal::{Begun, Beside, Journal, JournalError, JournalErrorKind, Keep};
 pub use kernel::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,
 };

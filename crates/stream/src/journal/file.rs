@@ -326,7 +326,7 @@ fn replace(name: &str, path: &Path) -> Result<(), JournalError> {
 }
 
 /// Whether a journal was torn before its header was whole.
-fn is_torn(path: &Path) -> bool {
+pub(super) fn is_torn(path: &Path) -> bool {
     let recovered = File::open(path).and_then(|file| super::recover(&mut BufReader::new(file)));
     matches!(recovered, Ok(Err(Unreadable::NoHeader)))
 }
