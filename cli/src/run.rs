@@ -17,7 +17,8 @@ use cellway::kernels::{
 };
 use cellway::storage::{self, Input, Output};
 use cellway::stream::{
-    self, Chain, Direct, Outcome, Pipeline, Plan, Progress, Scheme, Stats, Trace, Transform,
+    self, Begun, Chain, Direct, Journal, Outcome, Pipeline, Plan, Progress, Scheme, Stats, Trace,
+    Transform,
 };
 use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::Format;
@@ -30,7 +31,7 @@ use clap::builder::{
 use crate::exit::{self, Exit, Usage};
 use crate::size::Size;
 use crate::stdout::Stdout;
-use journal::{Begun, JournalArgs};
+use journal::JournalArgs;
 use kernels::{Kernels, KernelsParser};
 use parameters::Parameters;
 use stats::{Files, StatsFile, StatsJson};
@@ -260,9 +261,6 @@ impl RunArgs {
                     .into(),
             );
         }
-        if let (true, Some((_, option))) = (self.is_many(&places), self.journal.file()) {
-            return wrong(format!("{option} goes with one INPUT; run them one by one"));
-        }
         self.check_files(&places)?;
         Ok(places)
     }
@@ -354,7 +352,7 @@ impl Run<'_> {
         let kernel = Chain::new(first, last)?;
         let Some(path) = self.places.output else { return self.write_many(&kernel) };
         let (input, stats_file) = (self.open()?, self.open_stats()?);
-        let Some(mut begun) = self.begin(&kernel, &input)? else { return Ok(()) };
+        let mut begun = self.begin(&kernel, &input)?;
         let streamed = self.stream(&kernel, &input, &mut begun);
         let outcome = match streamed {
             // Whoever read standard output has seen enough.
@@ -363,9 +361,12 @@ impl Run<'_> {
             outcome => outcome?,
         };
         let streamed = Instant::now();
-        let output = begun.output.expect("a run with an OUTPUT was begun with one");
-        let name = output.name().to_owned();
-        journal::resumable(&mut begun.journal, |_| Ok(output.commit(self.args.sync)?))?;
+        let mut name = path.display().to_string();
+        // One that is gone on with may have its name already.
+        if let Some(output) = begun.output {
+            name = output.name().to_owned();
+            journal::resumable(&mut begun.journal, |_| Ok(output.commit(self.args.sync)?))?;
+        }
         journal::done(begun.journal)?;
         let commit = streamed.elapsed();
         let files = Files { input: input.name().to_owned(), inputs: 1, output: Some(name) };
@@ -375,17 +376,16 @@ impl Run<'_> {
     fn reduce<K: Finish>(&self, last: K) -> anyhow::Result<()> {
         let first = self.args.transforms(self.args.kernel.first.iter().copied())?;
         let kernel = Chain::new(first, last)?;
-        let mut journal = None;
-        let (stats_file, files, Outcome { part, stats }) = if self.args.is_many(&self.places) {
+        let reduced = if self.args.is_many(&self.places) {
             self.reduce_many(&kernel)?
         } else {
             let (input, stats_file) = (self.open()?, self.open_stats()?);
-            let Some(mut begun) = self.begin(&kernel, &input)? else { return Ok(()) };
+            let mut begun = self.begin(&kernel, &input)?;
             let outcome = self.stream(&kernel, &input, &mut begun)?;
-            journal = begun.journal;
             let files = Files { input: input.name().to_owned(), inputs: 1, output: None };
-            (stats_file, files, outcome)
+            Reduced { outcome, files, stats_file, journal: begun.journal }
         };
+        let Reduced { outcome: Outcome { part, stats }, files, stats_file, journal } = reduced;
         let mut report = kernel
             .last()
             .finish(part)
@@ -414,10 +414,12 @@ impl Run<'_> {
         file.map(StatsFile::create).transpose()
     }
 
-    /// `None` if a run to be resumed is complete.
-    fn begin<K: Kernel>(&self, kernel: &K, input: &Input) -> anyhow::Result<Option<Begun>> {
-        let (output, options) = (self.places.output, self.args.options());
-        self.args.journal.begin((kernel, input), output, self.args.force, options)
+    fn begin<K: Kernel>(&self, kernel: &K, input: &Input) -> anyhow::Result<Begun> {
+        let (args, options) = (self.args, self.args.layout.options());
+        let run = (kernel, input);
+        let begun = Begun::one(run, self.places.output, args.journal.keep(), args.force, &options)?;
+        let journal = begun.journal.map(|journal| args.journal.begun(journal));
+        Ok(Begun { journal, ..begun })
     }
 
     fn stream<K: Kernel>(
@@ -482,6 +484,14 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// A reduction that is done but for its result.
+struct Reduced<P> {
+    outcome: Outcome<P>,
+    files: Files,
+    stats_file: Option<StatsFile>,
+    journal: Option<Journal>,
 }
 
 /// The file a trace goes to, opened before the run; it appears at its end.

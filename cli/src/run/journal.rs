@@ -1,11 +1,9 @@
-//! Runs that can be resumed: where the journal and the unfinished output are.
+//! Runs that can be resumed: where the journal is, and what is said of it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cellway::storage::{self, Input, Output, Partial};
-use cellway::stream::{self, Journal, Plan, StreamError};
-use cellway::{Kernel, Options};
+use cellway::stream::{Journal, Keep, StreamError};
 use clap::Args;
 
 use crate::exit::Usage;
@@ -16,14 +14,16 @@ use crate::signals;
 pub(super) struct JournalArgs {
     /// Record in FILE what is done, so that after a crash, a failure or a signal
     /// the same command with --resume FILE goes on; FILE is removed once the run
-    /// is complete. Till then the output is a hidden file beside OUTPUT
+    /// is complete. Till then OUTPUT, or that of a large INPUT of many, is a hidden
+    /// file beside it, and what a wordcount has found a hidden folder beside FILE
     #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     journal: Option<PathBuf>,
-    /// Go on with the run recorded in FILE: the same kernel, parameters, INPUT
-    /// and OUTPUT
+    /// Go on with the run recorded in FILE: the same kernel, parameters, INPUTs,
+    /// none of them changed, and OUTPUT or --out-dir
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
-    /// Least seconds between two records [default: 2]
+    /// Least seconds between two records, which become up to 16 times as many where
+    /// recording takes long [default: 2]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     journal_every: Option<Duration>,
 }
@@ -32,13 +32,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.parse::<f64>().ok();
     let time = number.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.filter(|time| time.as_secs() < 1 << 32).ok_or_else(|| "give a number of seconds".into())
-}
-
-/// A run that may start: its layout, its output, and its journal if it has one.
-pub(super) struct Begun {
-    pub(super) options: Options,
-    pub(super) output: Option<Output>,
-    pub(super) journal: Option<Journal>,
 }
 
 impl JournalArgs {
@@ -61,57 +54,17 @@ impl JournalArgs {
         }
     }
 
-    /// Begins a run of `kernel`, or goes on with one; `None` if that is complete.
-    pub(super) fn begin<K: Kernel>(
-        &self,
-        (kernel, input): (&K, &Input),
-        output: Option<&Path>,
-        force: bool,
-        options: Options,
-    ) -> anyhow::Result<Option<Begun>> {
-        let plan = |options: &Options| stream::plan(kernel, input, options);
-        let how = |plan: &Plan| storage::Options { force, len_bytes: plan.output_bytes() };
-        if let Some(path) = &self.resume {
-            let journal = self.keep(Journal::open(path)?);
-            let options = journal.options(&options);
-            let plan = plan(&options)?;
-            journal.check((kernel, input, &plan), output)?;
-            let output = match (journal.partial(), journal.written()) {
-                (None, _) => None,
-                (Some(partial), None) => Some(partial.create(&how(&plan))?),
-                (Some(partial), Some((identity, len_bytes))) => {
-                    match partial.reopen(&how(&plan), identity, len_bytes)? {
-                        Some(output) => Some(output),
-                        None => {
-                            journal.remove()?;
-                            return Ok(None);
-                        }
-                    }
-                }
-            };
-            return Ok(Some(Begun { options, output, journal: Some(journal) }));
-        }
-        let plan = plan(&options)?;
-        let Some(path) = &self.journal else {
-            let output = output.map(|output| Output::create(output, &how(&plan))).transpose()?;
-            return Ok(Some(Begun { options, output, journal: None }));
-        };
-        let partial = output.map(|output| Partial::choose(output, force)).transpose()?;
-        let run = (kernel, input, &plan);
-        let journal = self.keep(Journal::create(path, force, run, partial.as_ref())?);
-        let made = partial.map(|partial| partial.create(&how(&plan))).transpose();
-        match made {
-            Ok(output) => Ok(Some(Begun { options, output, journal: Some(journal) })),
-            Err(error) => {
-                // Nothing was done that one could go on from.
-                journal.remove()?;
-                Err(error.into())
-            }
+    /// Whether the run has a journal.
+    pub(super) fn keep(&self) -> Keep<'_> {
+        match (&self.journal, &self.resume) {
+            (Some(path), _) => Keep::Anew(path),
+            (None, Some(path)) => Keep::Resume(path),
+            (None, None) => Keep::Nothing,
         }
     }
 
     /// From now on a signal tells how to go on, too.
-    fn keep(&self, journal: Journal) -> Journal {
+    pub(super) fn begun(&self, journal: Journal) -> Journal {
         signals::say_at_exit(Some(how_to_go_on(journal.name())));
         match self.journal_every {
             Some(time) => journal.every(time),

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use cellway::Kernel;
 use cellway::storage::{self, Listed, OutDir};
-use cellway::stream::{self, Outcome, Outputs};
+use cellway::stream::{self, Begun, Journal, Outcome, Outputs};
 
-use super::stats::{Files, StatsFile};
-use super::{Run, is_stdout, progress, tell_layout, would_replace};
+use super::stats::Files;
+use super::{Reduced, Run, is_stdout, journal, progress, tell_layout, would_replace};
 use crate::exit::Usage;
 
 impl Run<'_> {
@@ -22,22 +22,50 @@ impl Run<'_> {
         // What the kernel or the layout refuses leaves no directories.
         stream::plan_all(kernel, &inputs, &self.args.options())?;
         let stats_file = self.open_stats()?;
-        let dir = OutDir::prepare(out_dir, &inputs, self.args.force)?;
+        let (dir, mut journal) = self.begin_many(kernel, &inputs, Some(out_dir))?;
+        let dir = dir.expect("a run with a place to write was begun with it");
         let outputs = Outputs { dir: &dir, sync: self.args.sync };
-        let outcome = self.stream_many(kernel, &inputs, Some(&outputs))?;
+        let outcome = self.stream_many(kernel, &inputs, Some(&outputs), &mut journal)?;
+        journal::done(journal)?;
         let files = self.files(&inputs, Some(dir.name()));
         self.conclude(stats_file, files, &outcome.stats, Duration::ZERO)
     }
 
     /// Merges what each input gives.
-    pub(super) fn reduce_many<K: Kernel>(
-        &self,
-        kernel: &K,
-    ) -> anyhow::Result<(Option<StatsFile>, Files, Outcome<K::Part>)> {
+    pub(super) fn reduce_many<K: Kernel>(&self, kernel: &K) -> anyhow::Result<Reduced<K::Part>> {
         let inputs = self.list()?;
         let stats_file = self.open_stats()?;
-        let outcome = self.stream_many(kernel, &inputs, None)?;
-        Ok((stats_file, self.files(&inputs, None), outcome))
+        let (_, mut journal) = self.begin_many(kernel, &inputs, None)?;
+        let outcome = self.stream_many(kernel, &inputs, None, &mut journal)?;
+        Ok(Reduced { outcome, files: self.files(&inputs, None), stats_file, journal })
+    }
+
+    fn begin_many<K: Kernel>(
+        &self,
+        kernel: &K,
+        inputs: &[Listed],
+        out_dir: Option<&Path>,
+    ) -> anyhow::Result<(Option<OutDir>, Option<Journal>)> {
+        self.check_apart()?;
+        let (args, options) = (self.args, self.args.layout.options());
+        let run = (kernel, inputs, &options);
+        let (dir, journal) = Begun::many(run, out_dir, args.journal.keep(), args.force)?;
+        Ok((dir, journal.map(|journal| args.journal.begun(journal))))
+    }
+
+    /// What a run with a journal writes may not be among its inputs when it goes on.
+    fn check_apart(&self) -> Result<(), Usage> {
+        let Some((journal, option)) = self.args.journal.file() else { return Ok(()) };
+        let out_dir = self.args.out_dir.as_deref().map(|dir| (dir, "--out-dir"));
+        for (path, option) in [(journal, option)].into_iter().chain(out_dir) {
+            let dirs = self.places.inputs.iter().filter(|input| input.is_dir());
+            if let Some(dir) = dirs.into_iter().find(|dir| lies_in(path, dir)) {
+                let dir = dir.display();
+                let what = format!("{option} lies in the INPUT {dir}, which a run that goes on");
+                return Err(Usage(format!("{what} would read too; give another place")));
+            }
+        }
+        Ok(())
     }
 
     fn list(&self) -> anyhow::Result<Vec<Listed>> {
@@ -57,8 +85,10 @@ impl Run<'_> {
     fn files_beside(&self) -> impl Iterator<Item = (&Path, &'static str, &'static str)> {
         let stats = self.args.stats.as_deref().filter(|path| !is_stdout(path));
         let trace = self.args.trace.as_deref();
-        let both = [(stats, "--stats", "statistics"), (trace, "--trace", "trace")];
-        both.into_iter().filter_map(|(file, by, what)| Some((file?, by, what)))
+        let (journal, option) = self.args.journal.file().unzip();
+        let journal = (journal, option.unwrap_or_default(), "journal");
+        let all = [(stats, "--stats", "statistics"), (trace, "--trace", "trace"), journal];
+        all.into_iter().filter_map(|(file, by, what)| Some((file?, by, what)))
     }
 
     /// No output may take the place of the statistics, the trace or the key file.
@@ -79,6 +109,7 @@ impl Run<'_> {
         kernel: &K,
         inputs: &[Listed],
         outputs: Option<&Outputs<'_>>,
+        journal: &mut Option<Journal>,
     ) -> anyhow::Result<Outcome<K::Part>> {
         let options = self.args.options();
         if self.args.verbose {
@@ -86,8 +117,12 @@ impl Run<'_> {
         }
         let len_bytes = inputs.iter().map(Listed::len_bytes).sum();
         self.watched(|progress| {
-            let work = || stream::run_all(kernel, inputs, outputs, &options, progress);
-            Ok(progress::show(progress, len_bytes, work)?)
+            let work = || {
+                journal::resumable(journal, |journal| {
+                    stream::run_all_journaled(kernel, inputs, outputs, &options, progress, journal)
+                })
+            };
+            progress::show(progress, len_bytes, work)
         })
     }
 
@@ -95,4 +130,13 @@ impl Run<'_> {
         let input = self.places.inputs[0].display().to_string();
         Files { input, inputs: inputs.len(), output }
     }
+}
+
+/// Whether a name is in a directory or below, after all symbolic links.
+fn lies_in(path: &Path, dir: &Path) -> bool {
+    let Ok(dir) = dir.canonicalize() else { return false };
+    let Ok(whole) = std::path::absolute(path) else { return false };
+    // What is not there yet lies where the first folder that is there does.
+    let there = whole.ancestors().find_map(|path| path.canonicalize().ok());
+    there.is_some_and(|there| there.starts_with(&dir))
 }

@@ -23,6 +23,7 @@ const RUNS: &[&str] = &[
     "count {} --pattern a.*e",
     "linreg {} --type f64",
     "histogram {}",
+    "wordcount {} --table-bytes 256K",
 ];
 
 /// Moments drawn from a seed.

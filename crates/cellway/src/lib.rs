@@ -32,6 +32,9 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! A run of hours goes on after a crash if it has a journal, and the call is made again:
+//! `Config { journal: Some("run.journal".into()), ..Config::default() }`.
+//!
 //! Or write a *program*, an `async fn` that issues its own transfers, for
 //! irregular access; see [`accel`].
 //!
@@ -40,7 +43,8 @@
 //! [`kernels`] (those that come along).
 #![forbid(unsafe_code)]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use {accel, kernels, storage, stream};
 
@@ -48,6 +52,8 @@ pub use stream::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Options, Out, Outcome,
     StreamError, Unit,
 };
+
+use stream::{Begun, Keep, Progress};
 
 /// How kernels are run over files.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +64,11 @@ pub struct Config {
     pub force: bool,
     /// Bring the output to the disk before returning.
     pub sync: bool,
+    /// Record in this file what is done. After a crash or a failure the same call
+    /// goes on from there; once the result is returned the file is gone.
+    pub journal: Option<PathBuf>,
+    /// The least time between two records: see [`stream::Journal::every`]. Default 2 s.
+    pub journal_every: Option<Duration>,
 }
 
 impl Config {
@@ -71,7 +82,9 @@ impl Config {
         input: &Path,
     ) -> Result<Outcome<K::Part>, StreamError> {
         let input = storage::Input::open(input)?;
-        stream::run(kernel, &input, None, &self.options, &stream::Progress::default())
+        let (outcome, begun) = self.stream(kernel, &input, None)?;
+        begun.journal.map(stream::Journal::remove).transpose()?;
+        Ok(outcome)
     }
 
     /// Streams the file `input` through a transform into `output`, which
@@ -86,17 +99,26 @@ impl Config {
         output: &Path,
     ) -> Result<Outcome<K::Part>, StreamError> {
         let input = storage::Input::open(input)?;
-        let plan = stream::plan(kernel, &input, &self.options)?;
-        let options = storage::Options { force: self.force, len_bytes: plan.output_bytes() };
-        let output = storage::Output::create(output, &options)?;
-        let outcome = stream::run(
-            kernel,
-            &input,
-            Some(&output),
-            &self.options,
-            &stream::Progress::default(),
-        )?;
-        output.commit(self.sync)?;
+        let (outcome, begun) = self.stream(kernel, &input, Some(output))?;
+        begun.output.map(|output| output.commit(self.sync)).transpose()?;
+        begun.journal.map(stream::Journal::remove).transpose()?;
         Ok(outcome)
+    }
+
+    fn stream<K: Kernel>(
+        &self,
+        kernel: &K,
+        input: &storage::Input,
+        output: Option<&Path>,
+    ) -> Result<(Outcome<K::Part>, Begun), StreamError> {
+        let keep = self.journal.as_deref().map_or(Keep::Nothing, Keep::Either);
+        let mut begun = Begun::one((kernel, input), output, keep, self.force, &self.options)?;
+        if let Some(time) = self.journal_every {
+            begun.journal = begun.journal.map(|journal| journal.every(time));
+        }
+        let (progress, Begun { options, output, journal }) = (Progress::default(), &mut begun);
+        let (output, journal) = (output.as_ref(), journal.as_mut());
+        let outcome = stream::run_journaled(kernel, input, output, options, &progress, journal)?;
+        Ok((outcome, begun))
     }
 }

@@ -94,7 +94,7 @@ proptest! {
             let (block_bytes, threads, accelerators) = (Some(block_bytes), Some(threads), Some(2 * lanes));
             let options =
                 Options { accelerators, threads, block_bytes, pipeline, faults, ..Options::default() };
-            Config { options, force: true, sync: false }
+            Config { options, force: true, ..Config::default() }
         });
         let (files, cipher) = (Files::new(&text), Aes256Ctr::new(&Key256::new([7; 32]), Iv128(9)));
         let (one, pattern) = (std::slice::from_ref(&cipher), || Pattern::new(PATTERN).unwrap());

@@ -8,6 +8,7 @@
 //! are written as a sorted run to an unnamed temporary file. At the end runs are
 //! merged by word, and their sums sorted anew by count, in the same memory.
 
+mod kept;
 mod runs;
 mod scan;
 mod table;
@@ -17,9 +18,10 @@ mod tests;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use stream::{Block, Cut, Effect, Kernel, KernelError, Unit};
+use stream::{Beside, Block, Cut, Effect, Kernel, KernelError, Saved, Unit};
 
 use crate::{Finish, Report};
+use kept::Kept;
 use runs::{Merged, Runs, SPILL_BYTES};
 use table::{BATCH_WORDS, Order, TABLE_BYTES_MIN, Table, Word};
 
@@ -68,6 +70,7 @@ impl WordCount {
     /// Merges the spilled runs and sorts the sums by count, with the part's table.
     fn sort_spilled(&self, mut part: WordCountPart) -> io::Result<WordCountReport> {
         spill(&mut part.table, &mut part.runs)?;
+        part.runs.extend(part.kept.into_runs());
         let mut merged = part.runs.into_merged()?;
         let mut by_count = Runs::new(&self.directory, Order::Count, self.top.unwrap_or(u64::MAX));
         let (mut distinct, mut word) = (0, Vec::with_capacity(WORD_BYTES_MAX));
@@ -97,6 +100,8 @@ impl WordCount {
 pub struct WordCountPart {
     table: Table,
     runs: Runs,
+    /// What the last record tells of, if there is a journal.
+    kept: Kept,
     words: u64,
     /// A word that lies across a block's end.
     across: Vec<u8>,
@@ -128,6 +133,7 @@ impl Kernel for WordCount {
         WordCountPart {
             table: Table::new(self.part_table_bytes(accelerators)),
             runs: Runs::new(&self.directory, Order::Word, u64::MAX),
+            kept: Kept::default(),
             words: 0,
             across: Vec::new(),
         }
@@ -174,9 +180,65 @@ impl Kernel for WordCount {
         self.reserve(part)?;
         part.words += later.words;
         part.runs.append(later.runs);
+        part.kept.append(later.kept);
         let WordCountPart { table, runs, .. } = part;
         let added = later.table.for_each(|word, count| add_or_spill(table, runs, word, count));
         added.map_err(|error| self.spill_failed(&error))
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        // How large the tables are changes nothing.
+        Ok(self.top.unwrap_or(u64::MAX).to_le_bytes().to_vec())
+    }
+
+    fn save_beside(
+        &self,
+        part: &mut WordCountPart,
+        out: &mut Vec<u8>,
+        beside: &Beside,
+    ) -> Result<(), KernelError> {
+        part.keep(beside).map_err(|error| {
+            let what = format!("the words cannot be kept beside the journal: {error}");
+            KernelError::new(what, "free space there, or put the journal on another disk")
+        })?;
+        out.extend_from_slice(&part.words.to_le_bytes());
+        part.kept.save(out);
+        Ok(())
+    }
+
+    fn load_beside(
+        &self,
+        saved: &[u8],
+        accelerators: usize,
+        beside: &Beside,
+    ) -> Result<WordCountPart, KernelError> {
+        let mut saved = Saved::new(saved);
+        let words = saved.u64()?;
+        let kept = Kept::load(saved, beside)?;
+        Ok(WordCountPart { words, kept, ..self.part(accelerators) })
+    }
+}
+
+impl WordCountPart {
+    /// Leaves all that was counted beside the journal.
+    fn keep(&mut self, beside: &Beside) -> io::Result<()> {
+        let Self { table, runs, kept, .. } = self;
+        kept.tidy(beside)?;
+        if runs.is_empty() && table.len() > 0 {
+            return kept.add(beside, |writer| {
+                table.drain(Order::Word, u64::MAX, |word, count| writer.push(word, count))
+            });
+        }
+        if !runs.is_empty() {
+            spill(table, runs)?;
+            let mut merged = runs.take().into_merged()?;
+            kept.add(beside, |writer| merged.write(u64::MAX, writer))?;
+        }
+        Ok(())
+    }
+
+    fn is_in_table(&self) -> bool {
+        self.runs.is_empty() && self.kept.is_empty()
     }
 }
 
@@ -261,7 +323,9 @@ impl Finish for WordCount {
 
     fn finish(&self, mut part: WordCountPart) -> Result<WordCountReport, KernelError> {
         part.across = Vec::new();
-        if !part.runs.is_empty() {
+        if !part.is_in_table() {
+            // One that was resumed may have counted nothing since.
+            self.reserve(&mut part)?;
             return self.sort_spilled(part).map_err(|error| self.spill_failed(&error));
         }
         let distinct = part.table.len() as u64;

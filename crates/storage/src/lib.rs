@@ -59,7 +59,7 @@ pub use out_dir::OutDir;
 pub use output::{Options, Output, Partial};
 pub use sequential::{SequentialReader, SequentialWriter};
 pub use space::free_bytes;
-pub use unfinished::{Halted, remove_unfinished};
+pub use unfinished::{Halted, hidden_name, is_hidden_name, remove_unfinished};
 
 /// What stands behind a source or a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

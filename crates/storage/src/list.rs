@@ -17,13 +17,15 @@ pub struct Listed {
     name_bytes: usize,
     len_bytes: Option<u64>,
     identity: (u64, u64),
+    modified: (i64, i64),
 }
 
 impl Listed {
     fn new(path: PathBuf, name_bytes: usize, stat: &Metadata) -> Self {
         let len_bytes = stat.is_file().then_some(stat.len());
         let identity = (stat.dev(), stat.ino());
-        Self { path: path.into(), name_bytes, len_bytes, identity }
+        let modified = (stat.mtime(), stat.mtime_nsec());
+        Self { path: path.into(), name_bytes, len_bytes, identity, modified }
     }
 
     /// What to open.
@@ -55,6 +57,12 @@ impl Listed {
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.identity
+    }
+
+    /// When its content last changed: seconds and nanoseconds.
+    #[must_use]
+    pub fn modified(&self) -> (i64, i64) {
+        self.modified
     }
 }
 

@@ -1,6 +1,6 @@
 //! A directory that gets an output for each of many inputs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,6 +15,8 @@ use crate::output::{Options, Output};
 pub struct OutDir {
     path: PathBuf,
     force: bool,
+    /// Outputs that are made again may be there.
+    goes_on: bool,
 }
 
 impl OutDir {
@@ -24,7 +26,7 @@ impl OutDir {
     /// # Errors
     /// Outputs that would have one name, or one that exists, before anything is made.
     pub fn prepare(path: &Path, inputs: &[Listed], force: bool) -> Result<Self, OutputError> {
-        let dir = Self { path: path.to_owned(), force };
+        let dir = Self { path: path.to_owned(), force, goes_on: false };
         dir.check_names(inputs)?;
         match path.metadata() {
             Ok(found) if !found.is_dir() => {
@@ -39,15 +41,73 @@ impl OutDir {
             Ok(_) => dir.check_existing(inputs)?,
             Err(_) => {}
         }
-        dir.make(path)?;
+        dir.make_all(inputs)?;
+        Ok(dir)
+    }
+
+    /// As [`OutDir::prepare`], for a run that is gone on with and has written the
+    /// outputs of the first `done` inputs. Another output that is there and holds
+    /// what is made for it again stays as it is.
+    ///
+    /// # Errors
+    /// Outputs that were written and are gone.
+    pub fn go_on(
+        path: &Path,
+        inputs: &[Listed],
+        done: usize,
+        force: bool,
+    ) -> Result<Self, OutputError> {
+        let dir = Self { path: path.to_owned(), force, goes_on: true };
+        dir.check_names(inputs)?;
+        let written = inputs.iter().take(done).map(|input| dir.place(input));
+        if let Some(lost) = written.into_iter().find(|place| !place.is_file()) {
+            let (what, cure) = ("was written and is gone", "start anew with --journal and --force");
+            return Err(OutputError::new(OutputErrorKind::Lost, &shown(&lost), what, cure));
+        }
+        dir.make_all(inputs)?;
+        Ok(dir)
+    }
+
+    fn make_all(&self, inputs: &[Listed]) -> Result<(), OutputError> {
+        self.make(&self.path)?;
         let mut made = None;
         for parent in inputs.iter().map(|input| input.name().parent()) {
             if let Some(parent) = parent.filter(|_| parent != made) {
-                dir.make(&dir.path.join(parent))?;
+                self.make(&self.path.join(parent))?;
                 made = Some(parent);
             }
         }
-        Ok(dir)
+        Ok(())
+    }
+
+    /// What is in the way of going on after a crash: an output that replaces an
+    /// input, its own too.
+    ///
+    /// # Errors
+    /// The first such.
+    pub fn check_apart(&self, inputs: &[Listed]) -> Result<(), OutputError> {
+        let identities: HashSet<_> = inputs.iter().map(Listed::identity).collect();
+        let replaces = |place: &PathBuf| {
+            let found = place.metadata();
+            found.is_ok_and(|found| identities.contains(&(found.dev(), found.ino())))
+        };
+        let mut places = inputs.iter().map(|input| self.place(input));
+        let Some(place) = places.find(replaces) else { return Ok(()) };
+        let what = "is an input, which a run that goes on after a crash would miss";
+        let cure = "give another --out-dir, or run without a journal";
+        Err(OutputError::new(OutputErrorKind::Exists, &shown(&place), what, cure))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether outputs may replace what is there.
+    #[must_use]
+    pub fn force(&self) -> bool {
+        self.force
     }
 
     /// The name of an input's output.
@@ -67,7 +127,42 @@ impl OutDir {
     /// # Errors
     /// Those of [`Output::create`].
     pub fn create(&self, input: &Listed, len_bytes: Option<u64>) -> Result<Output, OutputError> {
-        Output::create(&self.place(input), &Options { force: self.force, len_bytes })
+        let place = self.place(input);
+        let force = self.force || self.is_made_again(&place);
+        Output::create(&place, &Options { force, len_bytes })
+    }
+
+    /// Gives an output its name.
+    ///
+    /// # Errors
+    /// Those of [`Output::commit`].
+    pub fn commit(&self, input: &Listed, output: Output, sync: bool) -> Result<(), OutputError> {
+        let place = self.place(input);
+        match self.is_made_again(&place) {
+            true if output.is_same_as(&place)? => Ok(()),
+            true => {
+                let what = "exists already, and holds something else than this run makes";
+                let cure = "give --force to replace it, or take it away";
+                Err(OutputError::new(OutputErrorKind::Exists, &shown(&place), what, cure))
+            }
+            false => output.commit(sync),
+        }
+    }
+
+    fn is_made_again(&self, place: &Path) -> bool {
+        self.goes_on && !self.force && place.is_file()
+    }
+
+    /// Brings all that was written, and the outputs' names, to the disk.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn settle(&self) -> Result<(), OutputError> {
+        let failed = |error: std::io::Error| {
+            OutputError::os(&self.name(), "cannot be brought to the disk", &error)
+        };
+        let dir = std::fs::File::open(&self.path).map_err(failed)?;
+        rustix::fs::syncfs(dir).map_err(|error| failed(error.into()))
     }
 
     fn make(&self, path: &Path) -> Result<(), OutputError> {

@@ -3,7 +3,7 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +17,9 @@ use crate::name::{Name, not_a_file};
 use crate::sequential::SequentialWriter;
 use crate::unfinished::Hidden;
 use crate::{publish, space};
+
+/// Bytes of two files that are compared at once.
+const COMPARED_BYTES: usize = 16 << 10;
 
 /// How an output is made.
 #[derive(Clone, Debug, Default)]
@@ -170,6 +173,31 @@ impl Output {
     #[must_use]
     pub fn sequential(&self) -> SequentialWriter {
         SequentialWriter::new(&self.name, Arc::clone(&self.file))
+    }
+
+    /// Whether the file `path` holds what was written to this one from start to end.
+    ///
+    /// # Errors
+    /// If one of them cannot be read.
+    pub(crate) fn is_same_as(&self, path: &Path) -> Result<bool, OutputError> {
+        let failed = |error: io::Error| OutputError::os(&self.name, "cannot be compared", &error);
+        let (len, other) = (self.file.metadata(), File::open(path).map_err(failed)?);
+        let len = len.map_err(failed)?.len();
+        if other.metadata().map_err(failed)?.len() != len {
+            return Ok(false);
+        }
+        let (mut ours, mut theirs) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
+        let mut at = 0;
+        while at < len {
+            let bytes = COMPARED_BYTES.min((len - at) as usize);
+            self.file.read_exact_at(&mut ours[..bytes], at).map_err(failed)?;
+            other.read_exact_at(&mut theirs[..bytes], at).map_err(failed)?;
+            if ours[..bytes] != theirs[..bytes] {
+                return Ok(false);
+            }
+            at += bytes as u64;
+        }
+        Ok(true)
     }
 
     /// Ends the output: a file gets its exact length, its mode (that of the

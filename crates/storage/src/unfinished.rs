@@ -111,7 +111,8 @@ impl Entry {
 const MARK: &str = ".cellway-";
 
 /// Whether a name is one that [`hidden_name`] gives.
-pub(crate) fn is_hidden_name(name: &OsStr) -> bool {
+#[must_use]
+pub fn is_hidden_name(name: &OsStr) -> bool {
     let parts = name.to_str().and_then(|name| name.strip_prefix('.')?.rsplit_once(MARK));
     parts.is_some_and(|(own_name, digits)| {
         !own_name.contains('/') && digits.len() == 16 && u64::from_str_radix(digits, 16).is_ok()
@@ -119,7 +120,8 @@ pub(crate) fn is_hidden_name(name: &OsStr) -> bool {
 }
 
 /// `.NAME.cellway-` and 16 random hex digits.
-pub(crate) fn hidden_name(own_name: &OsString) -> OsString {
+#[must_use]
+pub fn hidden_name(own_name: &OsStr) -> OsString {
     let own_name = own_name.to_string_lossy();
     let own_name = &own_name[..own_name.floor_char_boundary(OWN_NAME_BYTES_MAX)];
     let random = RandomState::new().hash_one(std::process::id());

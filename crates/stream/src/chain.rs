@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use crate::journal::Beside;
 use crate::kernel::{Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, Unit};
 use crate::saved::save_bytes;
 
@@ -231,6 +232,24 @@ impl<L: Kernel> Kernel for Chain<L> {
 
     fn load(&self, saved: &[u8], accelerators: usize) -> Result<L::Part, KernelError> {
         self.last.load(saved, accelerators)
+    }
+
+    fn save_beside(
+        &self,
+        part: &mut L::Part,
+        out: &mut Vec<u8>,
+        beside: &Beside,
+    ) -> Result<(), KernelError> {
+        self.last.save_beside(part, out, beside)
+    }
+
+    fn load_beside(
+        &self,
+        saved: &[u8],
+        accelerators: usize,
+        beside: &Beside,
+    ) -> Result<L::Part, KernelError> {
+        self.last.load_beside(saved, accelerators, beside)
     }
 }
 

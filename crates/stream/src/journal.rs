@@ -1,7 +1,7 @@
 //! What a journal holds, and what can be read back of one that was torn.
 //!
 //! ```text
-//! "cellway journal 1\n"
+//! "cellway journal 2\n"
 //! frame: CRC-32C of the rest of the frame (4 bytes), length of the payload (4), payload
 //! ```
 //!
@@ -10,10 +10,13 @@
 //! the last whole one counts, and whatever follows it is ignored: a crash may
 //! leave any part of a frame, or zeros. No file is touched here.
 
+mod begun;
+mod beside;
 mod error;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+mod run;
 #[cfg(test)]
 mod tests;
 
@@ -24,10 +27,13 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 
 use crate::kernel::KernelError;
 use crate::saved::{Saved, save_bytes};
+pub use begun::{Begun, Keep};
+pub use beside::Beside;
 pub use error::{JournalError, JournalErrorKind};
 pub use file::Journal;
+pub(crate) use file::NO_FILE;
 
-const MAGIC: &[u8] = b"cellway journal 1\n";
+const MAGIC: &[u8] = b"cellway journal 2\n";
 /// What journals of all versions start with.
 const MAGIC_BYTES: usize = b"cellway journal ".len();
 const CRC_BYTES: usize = 4;
@@ -41,11 +47,32 @@ pub(crate) struct Header {
     pub(crate) kernel: String,
     /// As [`Kernel::parameters`](crate::Kernel::parameters) gives them.
     pub(crate) parameters: Vec<u8>,
-    pub(crate) input: InputMark,
-    /// The part of the input that is streamed.
-    pub(crate) body: Range<u64>,
+    pub(crate) inputs: Inputs,
     pub(crate) block_bytes: u64,
+    /// The name of the folder for what is too large for records, beside the journal.
+    pub(crate) beside: Vec<u8>,
     pub(crate) output: Option<OutputMark>,
+}
+
+/// What is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Inputs {
+    /// One, and the part of it that is streamed.
+    One(InputMark, Range<u64>),
+    Many(ListMark),
+}
+
+/// What tells a list of inputs from another, or from what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListMark {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+    /// Checksum of their names, as outputs have them.
+    pub(crate) names: u64,
+    /// Checksum of what an [`InputMark`] tells of each.
+    pub(crate) state: u64,
+    /// Whether small ones are streamed in batches.
+    pub(crate) batches: bool,
 }
 
 /// What tells an input from another, or from what it was.
@@ -60,25 +87,30 @@ pub(crate) struct InputMark {
     pub(crate) modified: (i64, i64),
 }
 
-/// Where an output goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where an output goes; of many inputs' outputs the folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OutputMark {
     /// The name it will have, absolute.
     pub(crate) path: Vec<u8>,
-    /// The name it has till then, in the same folder.
+    /// The name it has till then, in the same folder; a folder has none.
     pub(crate) partial: Vec<u8>,
 }
 
-/// How far a run has come: all units before `units` are computed, written and on the disk.
+/// How far a run has come: the first `inputs` inputs are done, and of the next
+/// one all units before `units` are computed, written and on the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     /// From 0, without gaps.
     pub(crate) sequence: u64,
+    /// 0 if there is only one.
+    pub(crate) inputs: u64,
     pub(crate) units: u64,
     /// Bytes of the output that are whole.
     pub(crate) output_bytes: u64,
-    /// The output's device and inode; zeros if there is none.
+    /// The output's device and inode; zeros if there is none yet.
     pub(crate) output: (u64, u64),
+    /// Where that of one of many inputs goes.
+    pub(crate) unfinished: Option<OutputMark>,
     /// The merged part of those units, as the kernel saved it.
     pub(crate) part: Vec<u8>,
 }
@@ -184,53 +216,93 @@ fn next_payload(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
 
 impl Header {
     fn save(&self, out: &mut Vec<u8>) {
-        let Self { kernel, parameters, input, body, block_bytes, output } = self;
+        let Self { kernel, parameters, inputs, block_bytes, beside, output } = self;
         save_bytes(kernel.as_bytes(), out);
         save_bytes(parameters, out);
-        save_bytes(input.name.as_bytes(), out);
-        let (identity, modified) = (input.identity, input.modified);
-        for number in [identity.0, identity.1, input.len_bytes] {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
-        for number in [modified.0, modified.1] {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
-        for number in [body.start, body.end, *block_bytes] {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
-        if let Some(OutputMark { path, partial }) = output {
-            save_bytes(path, out);
-            save_bytes(partial, out);
+        inputs.save(out);
+        save_numbers(&[*block_bytes], out);
+        save_bytes(beside, out);
+        if let Some(output) = output {
+            output.save(out);
         }
     }
 
     fn load(payload: &[u8]) -> Result<Self, KernelError> {
         let mut saved = Saved::new(payload);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (kernel, parameters) = (text(saved.bytes()?), saved.bytes()?.to_vec());
-        let input = InputMark {
-            name: text(saved.bytes()?),
-            identity: (saved.u64()?, saved.u64()?),
-            len_bytes: saved.u64()?,
-            modified: (i64::from_le_bytes(saved.array()?), i64::from_le_bytes(saved.array()?)),
-        };
-        let (body, block_bytes) = (saved.u64()?..saved.u64()?, saved.u64()?);
-        let output = if saved.is_empty() {
-            None
-        } else {
-            Some(OutputMark { path: saved.bytes()?.to_vec(), partial: saved.bytes()?.to_vec() })
-        };
+        let (inputs, block_bytes) = (Inputs::load(&mut saved)?, saved.u64()?);
+        let beside = saved.bytes()?.to_vec();
+        let output = if saved.is_empty() { None } else { Some(OutputMark::load(&mut saved)?) };
         saved.end()?;
-        Ok(Self { kernel, parameters, input, body, block_bytes, output })
+        Ok(Self { kernel, parameters, inputs, block_bytes, beside, output })
     }
+}
+
+impl Inputs {
+    fn save(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::One(mark, body) => {
+                out.push(1);
+                save_bytes(mark.name.as_bytes(), out);
+                let (identity, modified) = (mark.identity, mark.modified);
+                save_numbers(&[identity.0, identity.1, mark.len_bytes], out);
+                save_numbers(&[modified.0, modified.1].map(i64::cast_unsigned), out);
+                save_numbers(&[body.start, body.end], out);
+            }
+            Self::Many(ListMark { count, bytes, names, state, batches }) => {
+                out.push(2);
+                save_numbers(&[*count, *bytes, *names, *state, u64::from(*batches)], out);
+            }
+        }
+    }
+
+    fn load(saved: &mut Saved<'_>) -> Result<Self, KernelError> {
+        let [kind] = saved.array()?;
+        if kind == 1 {
+            let mark = InputMark {
+                name: text(saved.bytes()?),
+                identity: (saved.u64()?, saved.u64()?),
+                len_bytes: saved.u64()?,
+                modified: (saved.u64()?.cast_signed(), saved.u64()?.cast_signed()),
+            };
+            return Ok(Self::One(mark, saved.u64()?..saved.u64()?));
+        }
+        Ok(Self::Many(ListMark {
+            count: saved.u64()?,
+            bytes: saved.u64()?,
+            names: saved.u64()?,
+            state: saved.u64()?,
+            batches: saved.u64()? == 1,
+        }))
+    }
+}
+
+impl OutputMark {
+    fn save(&self, out: &mut Vec<u8>) {
+        save_bytes(&self.path, out);
+        save_bytes(&self.partial, out);
+    }
+
+    fn load(saved: &mut Saved<'_>) -> Result<Self, KernelError> {
+        Ok(Self { path: saved.bytes()?.to_vec(), partial: saved.bytes()?.to_vec() })
+    }
+}
+
+fn save_numbers(numbers: &[u64], out: &mut Vec<u8>) {
+    for number in numbers {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 impl Record {
     fn save(&self, out: &mut Vec<u8>) {
-        let Self { sequence, units, output_bytes, output, part } = self;
-        for number in [*sequence, *units, *output_bytes, output.0, output.1] {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
+        let Self { sequence, inputs, units, output_bytes, output, unfinished, part } = self;
+        save_numbers(&[*sequence, *inputs, *units, *output_bytes, output.0, output.1], out);
+        unfinished.clone().unwrap_or_default().save(out);
         out.extend_from_slice(part);
     }
 
@@ -238,9 +310,11 @@ impl Record {
         let mut saved = Saved::new(payload);
         Ok(Self {
             sequence: saved.u64()?,
+            inputs: saved.u64()?,
             units: saved.u64()?,
             output_bytes: saved.u64()?,
             output: (saved.u64()?, saved.u64()?),
+            unfinished: Some(OutputMark::load(&mut saved)?).filter(|mark| !mark.path.is_empty()),
             part: saved.rest().to_vec(),
         })
     }
@@ -249,7 +323,10 @@ impl Record {
     fn follows(&self, last: Option<&Record>) -> bool {
         match last {
             None => self.sequence == 0,
-            Some(last) => self.sequence == last.sequence + 1 && self.units >= last.units,
+            Some(last) => {
+                let is_further = (self.inputs, self.units) >= (last.inputs, last.units);
+                self.sequence == last.sequence + 1 && is_further
+            }
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::journal::Beside;
+
 /// How an input may be cut into blocks. One rule covers records, rows with
 /// halo and delimited text: blocks start at multiples of `align` bytes from
 /// the start of the body, and a kernel may look a little past either end.
@@ -341,6 +343,28 @@ pub trait Kernel: Send + Sync {
             false => Err(not_saved(self.name())),
         }
     }
+
+    /// As [`Kernel::save`], for parts that are too large for a record: what is
+    /// in files `beside` it, synced, need not be in `out`. Files that an earlier
+    /// record tells of stay as they are until this one is told.
+    fn save_beside(
+        &self,
+        part: &mut Self::Part,
+        out: &mut Vec<u8>,
+        _beside: &Beside,
+    ) -> Result<(), KernelError> {
+        self.save(part, out)
+    }
+
+    /// What [`Kernel::save_beside`] saved.
+    fn load_beside(
+        &self,
+        saved: &[u8],
+        accelerators: usize,
+        _beside: &Beside,
+    ) -> Result<Self::Part, KernelError> {
+        self.load(saved, accelerators)
+    }
 }
 
 fn not_saved(name: &str) -> KernelError {
@@ -429,5 +453,23 @@ impl<K: Kernel + ?Sized> Kernel for Box<K> {
 
     fn load(&self, saved: &[u8], accelerators: usize) -> Result<K::Part, KernelError> {
         (**self).load(saved, accelerators)
+    }
+
+    fn save_beside(
+        &self,
+        part: &mut K::Part,
+        out: &mut Vec<u8>,
+        beside: &Beside,
+    ) -> Result<(), KernelError> {
+        (**self).save_beside(part, out, beside)
+    }
+
+    fn load_beside(
+        &self,
+        saved: &[u8],
+        accelerators: usize,
+        beside: &Beside,
+    ) -> Result<K::Part, KernelError> {
+        (**self).load_beside(saved, accelerators, beside)
     }
 }

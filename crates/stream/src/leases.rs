@@ -8,8 +8,9 @@ use storage::OutputError;
 
 use crate::error::StreamError;
 use crate::job::Job;
-use crate::journal::{Journal, JournalError, JournalErrorKind, Record};
+use crate::journal::{Journal, JournalError, JournalErrorKind, NO_FILE, Record};
 use crate::kernel::Kernel;
+use crate::merge::Parts;
 use crate::plan::Options;
 use crate::stats::Tally;
 
@@ -28,6 +29,37 @@ impl Lease {
     }
 }
 
+/// Takes up what the last record holds: the part of all before unit `unit` of
+/// the input that is worked on.
+pub(crate) fn take_up<K: Kernel>(
+    kernel: &K,
+    parts: &Parts<K::Part>,
+    accelerators: usize,
+    journal: &Journal,
+    unit: u64,
+) -> Result<(), StreamError> {
+    let Some(last) = journal.last() else { return Ok(()) };
+    let refused = |error| StreamError::Kernel { input: journal.name().to_owned(), error };
+    let part = kernel.load_beside(&last.part, accelerators, &journal.beside()).map_err(refused)?;
+    parts.start_from(unit, part);
+    Ok(())
+}
+
+/// Appends `record` with the part of all that was computed.
+pub(crate) fn record<K: Kernel>(
+    kernel: &K,
+    parts: &Parts<K::Part>,
+    journal: &mut Journal,
+    record: Record,
+) -> Result<(), StreamError> {
+    let refused = |error| StreamError::Kernel { input: journal.name().to_owned(), error };
+    let (mut part, beside) = (Vec::new(), journal.beside());
+    let save = |merged: &mut K::Part| kernel.save_beside(merged, &mut part, &beside);
+    parts.look(kernel, save).map_err(refused)?;
+    journal.sync_beside()?;
+    Ok(journal.append(Record { part, ..record })?)
+}
+
 /// Goes on where the journal ends, lease by lease. A failure is the job's to tell.
 pub(crate) fn stream<K: Kernel>(
     job: &mut Job<'_, K>,
@@ -37,14 +69,19 @@ pub(crate) fn stream<K: Kernel>(
     let units = job.plan.units.ok_or_else(|| unfit(journal, "a pipe has no leases"))?;
     let output = match &job.sink {
         Some(sink) => sink.identity()?,
-        None => (0, 0),
+        None => NO_FILE,
     };
-    let mut from = match journal.last() {
-        Some(last) if last.output != output || last.units > units => {
+    // An output that is complete already has a record, and is opened no more.
+    let known = |last: &&Record| job.sink.is_none() || last.output != NO_FILE;
+    let mut from = match journal.of_input().filter(known) {
+        Some(last) if last.units > units || job.sink.is_some() && last.output != output => {
             return Err(unfit(journal, "its last record is of another output or input").into());
         }
+        Some(last) if job.sink.is_none() && last.output != NO_FILE && last.units < units => {
+            return Err(unfit(journal, "its output got its name before it was whole").into());
+        }
         Some(last) => {
-            job.start_from(last.units, &last.part, last.output_bytes)?;
+            job.start_from(last.units, last.output_bytes)?;
             last.units
         }
         None if job.sink.is_some() => {
@@ -56,13 +93,14 @@ pub(crate) fn stream<K: Kernel>(
     };
     let mut all = Tally::default();
     loop {
-        job.lease = Some(Lease { from, until: Instant::now() + journal.every });
+        job.lease = Some(Lease { from, until: journal.due() });
         all += job.stream(options)?;
         let done = job.taken().min(units);
         if job.has_failed() {
             return Ok(all);
         }
-        // Of a reduction only its result is left to do, which the journal does not hold.
+        // Of a reduction only its result is left to do, which the journal does
+        // not hold; of one of many inputs the next record tells.
         let is_told = done == units && job.sink.is_none();
         if done > from && !is_told {
             job.record(journal, done, output)?;
@@ -74,23 +112,20 @@ pub(crate) fn stream<K: Kernel>(
     }
 }
 
-fn unfit(journal: &Journal, what: &str) -> JournalError {
+pub(crate) fn unfit(journal: &Journal, what: &str) -> JournalError {
     let cure = "start anew with --journal and --force";
     JournalError::new(JournalErrorKind::Unfit, journal.name(), what, cure)
 }
 
 impl<K: Kernel> Job<'_, K> {
-    /// Takes up what was recorded before unit `from`.
-    fn start_from(&mut self, from: u64, part: &[u8], output_bytes: u64) -> Result<(), StreamError> {
-        let refused = |error| StreamError::Kernel { input: self.input.name().to_owned(), error };
-        let part = self.kernel.load(part, self.plan.lanes()).map_err(refused)?;
-        self.parts.start_from(from, part);
+    /// Goes on behind what was done before unit `from`.
+    fn start_from(&mut self, from: u64, output_bytes: u64) -> Result<(), StreamError> {
         if let Some(sink) = &mut self.sink {
             sink.start_from(from, output_bytes)?;
         }
         self.take_from(from);
         let done_bytes = (from * self.plan.block_bytes).min(self.plan.body_bytes().unwrap_or(0));
-        self.progress.start_at(done_bytes);
+        self.progress.skip(done_bytes);
         Ok(())
     }
 
@@ -101,6 +136,7 @@ impl<K: Kernel> Job<'_, K> {
         units: u64,
         output: (u64, u64),
     ) -> Result<(), StreamError> {
+        let since = Instant::now();
         let name = self.input.name();
         if let Some(what) = self.input.changed()? {
             return Err(storage::InputError::changed(name, what).into());
@@ -116,11 +152,9 @@ impl<K: Kernel> Job<'_, K> {
             Some(_) => 0,
             None => made_bytes,
         };
-        let refused = |error| StreamError::Kernel { input: name.to_owned(), error };
-        let mut part = Vec::new();
-        let save = |merged: &K::Part| self.kernel.save(merged, &mut part);
-        self.parts.look(self.kernel, self.plan.lanes(), save).map_err(refused)?;
-        journal.append(Record { sequence: 0, units, output_bytes, output, part })?;
+        let of_units = Record { units, output_bytes, output, ..journal.blank() };
+        record(self.kernel, self.parts, journal, of_units)?;
+        journal.recorded(since);
         Ok(())
     }
 }

@@ -69,11 +69,11 @@ pub use chain::{Chain, Transform};
 pub use error::StreamError;
 #[cfg(any(test, fuzzing))]
 pub use journal::fuzzed;
-pub use journal::{Journal, JournalError, JournalErrorKind};
+pub use journal::{Begun, Beside, Journal, JournalError, JournalErrorKind, Keep};
 pub use kernel::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,
 };
-pub use many::{Outputs, plan_all, run_all};
+pub use many::{Outputs, plan_all, run_all, run_all_journaled};
 pub use memory::{peak_rss_bytes, rss_bytes};
 pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;

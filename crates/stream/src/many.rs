@@ -11,16 +11,20 @@ use std::ops::Range;
 use std::time::Instant;
 
 use accel::{Config, EngineChoice};
-use storage::{Input, Listed, OutDir};
+use storage::{Input, Listed, OutDir, Output, Partial};
 
 use crate::error::StreamError;
+use crate::journal::Journal;
 use crate::kernel::Kernel;
+use crate::leases::{self, Lease};
 use crate::memory::{peak_rss_bytes, rss_bytes};
 use crate::merge::Parts;
 use crate::paths::Direct;
 use crate::pipeline::Pipeline;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Plan, PlanError, Shape, accelerators};
-use crate::run::{Ends, Streamed, check_output, layout, parts_bytes, stream_one, trace_bytes};
+use crate::run::{
+    Ends, Streamed, check_journaled, check_output, layout, parts_bytes, stream_one, trace_bytes,
+};
 use crate::scheme::Scheme;
 use crate::stats::{Outcome, Progress, Tally};
 use batch::Batch;
@@ -46,14 +50,20 @@ enum Segment {
     Batch(Range<usize>),
 }
 
+impl Segment {
+    /// The number behind its last input.
+    fn end(&self) -> usize {
+        match self {
+            Self::Alone(number) => number + 1,
+            Self::Batch(range) => range.end,
+        }
+    }
+}
+
 /// Cuts the list. What was asked for by name (an engine, direct I/O, a spread
 /// chain, faults) is for inputs that are streamed alone, so all of them are then.
 fn segments(inputs: &[Listed], options: &Options) -> impl Iterator<Item = Segment> {
-    let batches = matches!(options.engine, EngineChoice::Auto | EngineChoice::Pread)
-        && options.direct != Direct::On
-        && options.scheme.resolved() == Scheme::Direct
-        && options.pipeline == Pipeline::Fused
-        && options.faults.is_none();
+    let batches = are_batched(options);
     let is_small = move |input: &Listed| {
         batches && input.len_bytes().is_some_and(|len| len <= SMALL_BYTES_MAX)
     };
@@ -75,6 +85,15 @@ fn segments(inputs: &[Listed], options: &Options) -> impl Iterator<Item = Segmen
         from = until;
         Some(segment)
     })
+}
+
+/// Whether small inputs are streamed in batches.
+pub(crate) fn are_batched(options: &Options) -> bool {
+    matches!(options.engine, EngineChoice::Auto | EngineChoice::Pread)
+        && options.direct != Direct::On
+        && options.scheme.resolved() == Scheme::Direct
+        && options.pipeline == Pipeline::Fused
+        && options.faults.is_none()
 }
 
 /// How all inputs are laid out.
@@ -170,10 +189,33 @@ pub fn run_all<K: Kernel>(
     options: &Options,
     progress: &Progress,
 ) -> Result<Outcome<K::Part>, StreamError> {
+    run_all_journaled(kernel, inputs, outputs, options, progress, None)
+}
+
+/// As [`run_all`]; a journal that is new, or that [`Journal::check_all`] found
+/// to be this run's, is gone on with, and told every while how far the run has
+/// come: inputs, and units of a large one. The outputs of one that is gone on
+/// with come from [`OutDir::go_on`]. The caller removes it at last.
+///
+/// # Errors
+/// Those of [`run_all`], and where the journal cannot be written.
+///
+/// # Panics
+/// A panic of the kernel is passed on.
+pub fn run_all_journaled<K: Kernel>(
+    kernel: &K,
+    inputs: &[Listed],
+    outputs: Option<&Outputs<'_>>,
+    options: &Options,
+    progress: &Progress,
+    mut journal: Option<&mut Journal>,
+) -> Result<Outcome<K::Part>, StreamError> {
     // What finding the inputs took for a while counts too.
     let peak_before = peak_rss_bytes().unwrap_or(0);
     let rss_before = rss_bytes().unwrap_or(0);
     check_output(kernel, outputs.is_some())?;
+    let of_journal = journal.as_ref().map(|journal| journal.options(options));
+    let options = of_journal.as_ref().unwrap_or(options);
     let plans = Plans::new(kernel, inputs, options)?;
     let mut plan = plans.largest().clone();
     plan.memory_bytes += trace_bytes(&plan, progress);
@@ -181,15 +223,21 @@ pub fn run_all<K: Kernel>(
     let mut parts = Parts::new(kernel, plans.lanes);
     let (mut tally, mut ways) = (Tally::default(), (Vec::new(), Vec::new()));
     let started = Instant::now();
+    let done = run.done(journal.as_deref())?;
+    progress.skip(inputs[..done].iter().filter_map(Listed::len_bytes).sum());
     for segment in segments(inputs, options) {
+        if done > 0 && segment.end() <= done {
+            continue;
+        }
         parts.restart();
+        let journal = journal.as_deref_mut();
         let streamed = match segment {
             Segment::Alone(number) => {
-                let (streamed, own) = run.alone(&inputs[number], &parts)?;
+                let (streamed, own) = run.alone(number, &parts, journal)?;
                 plan.memory_bytes = plan.memory_bytes.max(own.memory_bytes);
                 streamed
             }
-            Segment::Batch(range) => run.batch(range, &parts)?,
+            Segment::Batch(range) => run.batch(range, &parts, journal)?,
         };
         tally += streamed.tally;
         add_way(&mut ways.0, Some(streamed.input_path));
@@ -237,30 +285,127 @@ struct Run<'r, K> {
 }
 
 impl<K: Kernel> Run<'_, K> {
+    /// How many inputs are done already.
+    fn done(&self, journal: Option<&Journal>) -> Result<usize, StreamError> {
+        let Some(journal) = journal else { return Ok(0) };
+        check_journaled(self.plans.largest())?;
+        match journal.inputs_done() {
+            // What is done last is not told: then the run is complete.
+            done if done > 0 && done >= self.inputs.len() => {
+                Err(leases::unfit(journal, "it tells of more inputs than there are").into())
+            }
+            done => Ok(done),
+        }
+    }
+
     fn alone(
         &self,
-        listed: &Listed,
+        number: usize,
         parts: &Parts<K::Part>,
+        mut journal: Option<&mut Journal>,
     ) -> Result<(Streamed, Plan), StreamError> {
-        let (kernel, options) = (self.kernel, self.options);
+        let (kernel, options, listed) = (self.kernel, self.options, &self.inputs[number]);
         let input = Input::open(listed.path())?;
         let laid = layout(kernel, &input, options, Some(self.plans.lanes))?;
-        let create = |outputs: &Outputs<'_>| outputs.dir.create(listed, laid.plan.output_bytes());
-        let output = self.outputs.map(create).transpose()?;
+        if let Some(journal) = journal.as_deref_mut() {
+            check_journaled(&laid.plan)?;
+            journal.turn_to(number, None);
+            if let Some(units) = journal.of_input().map(|last| last.units) {
+                leases::take_up(kernel, parts, self.plans.lanes, journal, units)?;
+            }
+        }
+        let len_bytes = laid.plan.output_bytes();
+        let output = match (self.outputs, journal.as_deref_mut()) {
+            (None, _) => None,
+            (Some(outputs), None) => Some(outputs.dir.create(listed, len_bytes)?),
+            (Some(outputs), Some(journal)) => {
+                self.unfinished(outputs.dir, number, len_bytes, parts, journal)?
+            }
+        };
         let ends = Ends { input: &input, output: output.as_ref() };
-        let streamed = stream_one(kernel, ends, options, self.progress, laid, parts, None)?;
+        let streamed = stream_one(kernel, ends, options, self.progress, laid, parts, journal)?;
         if let (Some(output), Some(outputs)) = (output, self.outputs) {
             output.commit(outputs.sync)?;
         }
         Ok(streamed)
     }
 
-    fn batch(&self, range: Range<usize>, parts: &Parts<K::Part>) -> Result<Streamed, StreamError> {
+    /// An output that the journal tells of before it is made; `None` if it has
+    /// its name already.
+    fn unfinished(
+        &self,
+        dir: &OutDir,
+        number: usize,
+        len_bytes: Option<u64>,
+        parts: &Parts<K::Part>,
+        journal: &mut Journal,
+    ) -> Result<Option<Output>, StreamError> {
+        let how = storage::Options { force: dir.force(), len_bytes };
+        if let (Some(partial), Some(_)) = (journal.partial(), journal.of_input()) {
+            journal.turn_to(number, Some(&partial));
+            return Ok(match journal.written() {
+                Some((identity, len_bytes)) => partial.reopen(&how, identity, len_bytes)?,
+                None => Some(partial.create(&how)?),
+            });
+        }
+        // The journal is about to tell that the outputs before have their names.
+        dir.settle()?;
+        let partial = Partial::choose(&dir.place(&self.inputs[number]), dir.force())?;
+        journal.turn_to(number, Some(&partial));
+        let blank = journal.blank();
+        leases::record(self.kernel, parts, journal, blank)?;
+        Ok(Some(partial.create(&how)?))
+    }
+
+    /// Streams a batch in leases, each of whole claims.
+    fn in_leases(
+        &self,
+        batch: &mut Batch<'_, K>,
+        range: Range<usize>,
+        parts: &Parts<K::Part>,
+        journal: &mut Journal,
+    ) -> Result<Tally, StreamError> {
+        let done = journal.inputs_done();
+        let mut from = 0;
+        if journal.last().is_some() && range.contains(&done) {
+            let units = journal.last().map_or(0, |last| last.units);
+            let claim = batch.claim_at(done - range.start).filter(|_| units == 0);
+            let other = "it was begun with other batches";
+            from = claim.ok_or_else(|| leases::unfit(journal, other))?;
+            leases::take_up(self.kernel, parts, self.plans.lanes, journal, from)?;
+        }
+        batch.start_from(from);
+        let mut all = Tally::default();
+        loop {
+            batch.lease = Some(Lease { from, until: journal.due() });
+            all += batch.stream()?;
+            let Some((claim, files)) = batch.taken() else { return Ok(all) };
+            let since = Instant::now();
+            if let Some(outputs) = self.outputs {
+                outputs.dir.settle()?;
+            }
+            journal.turn_to(range.start + files, None);
+            let blank = journal.blank();
+            leases::record(self.kernel, parts, journal, blank)?;
+            journal.recorded(since);
+            from = claim;
+        }
+    }
+
+    fn batch(
+        &self,
+        range: Range<usize>,
+        parts: &Parts<K::Part>,
+        journal: Option<&mut Journal>,
+    ) -> Result<Streamed, StreamError> {
         let plan = self.plans.batch.as_ref().expect("a run with batches has a plan for them");
-        let inputs = &self.inputs[range];
-        let batch = Batch::new(self.kernel, plan, inputs, self.outputs, parts, self.progress);
+        let inputs = &self.inputs[range.clone()];
+        let mut batch = Batch::new(self.kernel, plan, inputs, self.outputs, parts, self.progress);
         let started = Instant::now();
-        let tally = batch.stream()?;
+        let tally = match journal {
+            Some(journal) => self.in_leases(&mut batch, range, parts, journal)?,
+            None => batch.stream()?,
+        };
         let cached = || "page cache: small".to_owned();
         Ok(Streamed {
             tally,

@@ -99,20 +99,20 @@ impl<P> Parts<P> {
     pub(crate) fn look<K: Kernel<Part = P>>(
         &self,
         kernel: &K,
-        accelerators: usize,
-        show: impl FnOnce(&P) -> Result<(), KernelError>,
+        show: impl FnOnce(&mut P) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
         match self {
             Self::Any(parts) => {
+                let accelerators = parts.len();
                 let Some((first, others)) = parts.split_first() else { return Ok(()) };
                 let mut first = lock(first);
                 for other in others {
                     let other = std::mem::replace(&mut *lock(other), kernel.part(accelerators));
                     kernel.merge(&mut first, other)?;
                 }
-                show(&first)
+                show(&mut first)
             }
-            Self::ByUnit(in_order) => show(&lock(&in_order.state).part),
+            Self::ByUnit(in_order) => show(&mut lock(&in_order.state).part),
         }
     }
 

@@ -144,12 +144,12 @@ pub fn run_journaled<K: Kernel>(
     let mut laid = layout(kernel, input, options, None)?;
     laid.plan.memory_bytes += trace_bytes(&laid.plan, progress);
     check_output(kernel, output.is_some())?;
-    if journal.is_some() && laid.plan.io != Io::Own {
-        let why = "a journal knows what accelerators wrote by themselves".to_owned();
-        let cure = "take --scheme direct, or no journal";
-        return Err(PlanError::Scheme { scheme: laid.plan.scheme, why, cure }.into());
-    }
     let parts = Parts::new(kernel, laid.plan.lanes());
+    if let Some(journal) = &journal {
+        check_journaled(&laid.plan)?;
+        let units = journal.last().map_or(0, |last| last.units);
+        leases::take_up(kernel, &parts, laid.plan.lanes(), journal, units)?;
+    }
     let ends = Ends { input, output };
     let (streamed, plan) = stream_one(kernel, ends, options, progress, laid, &parts, journal)?;
     let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
@@ -162,6 +162,16 @@ pub(crate) fn check_output<K: Kernel>(kernel: &K, has_output: bool) -> Result<()
         true => Err(PlanError::NoOutput { kernel: kernel.name().to_owned() }),
         false => Ok(()),
     }
+}
+
+/// Whether a journal can tell how far a run like this has come.
+pub(crate) fn check_journaled(plan: &Plan) -> Result<(), PlanError> {
+    if plan.io == Io::Own {
+        return Ok(());
+    }
+    let why = "a journal knows what accelerators wrote by themselves".to_owned();
+    let cure = "take --scheme direct, or no journal";
+    Err(PlanError::Scheme { scheme: plan.scheme, why, cure })
 }
 
 /// What came of streaming, but for the parts.

@@ -43,8 +43,9 @@ impl Progress {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn start_at(&self, done_bytes: u64) {
-        self.done_bytes.store(done_bytes, Ordering::Relaxed);
+    /// So many bytes were done by an earlier run.
+    pub(crate) fn skip(&self, done_bytes: u64) {
+        self.done_bytes.fetch_add(done_bytes, Ordering::Relaxed);
     }
 
     /// How fast each step has been so far.

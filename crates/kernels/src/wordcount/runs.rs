@@ -30,10 +30,36 @@ pub(super) const SPILL_BYTES: u64 = (FAN_IN * (READ_BUFFER_BYTES + WORD_BYTES_MA
 /// A sorted sequence of words in a file: for each its length (4 bytes), its
 /// count (8 bytes), both little endian, and its bytes.
 #[derive(Clone, Debug)]
-struct Run {
+pub(super) struct Run {
     file: Arc<File>,
     start: u64,
     end: u64,
+}
+
+impl Run {
+    /// All of a file of that length.
+    pub(super) fn whole(file: Arc<File>, len_bytes: u64) -> Self {
+        Self { file, start: 0, end: len_bytes }
+    }
+
+    /// Appends a run to `file`: `fill` hands each word, in order, to the writer.
+    pub(super) fn write(
+        file: &Arc<File>,
+        fill: impl FnOnce(&mut RunWriter<'_>) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let start = (&**file).stream_position()?;
+        let mut writer = RunWriter(BufWriter::with_capacity(WRITE_BUFFER_BYTES, file));
+        fill(&mut writer)?;
+        writer.0.flush()?;
+        drop(writer);
+        let end = (&**file).stream_position()?;
+        Ok(Self { file: Arc::clone(file), start, end })
+    }
+
+    /// Bytes that are not read yet.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.end - self.start
+    }
 }
 
 /// Runs of one order, all written to files in one directory. The files have no
@@ -51,6 +77,12 @@ pub(super) struct Runs {
 impl Runs {
     pub(super) fn new(directory: &Path, order: Order, limit: u64) -> Self {
         Self { directory: directory.to_owned(), order, limit, current: None, runs: Vec::new() }
+    }
+
+    /// All of them; none are left.
+    pub(super) fn take(&mut self) -> Self {
+        let none = Self::new(&self.directory, self.order, self.limit);
+        std::mem::replace(self, none)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -86,19 +118,18 @@ impl Runs {
             Some(file) => file.clone(),
             None => self.current.insert(Arc::new(tempfile::tempfile_in(&self.directory)?)).clone(),
         };
-        let start = (&*file).stream_position()?;
-        let mut writer = RunWriter(BufWriter::with_capacity(WRITE_BUFFER_BYTES, &file));
-        fill(&mut writer)?;
-        writer.0.flush()?;
-        drop(writer);
-        let end = (&*file).stream_position()?;
-        self.runs.push(Run { file, start, end });
+        self.runs.push(Run::write(&file, fill)?);
         Ok(())
     }
 
     /// Takes over the runs of another accelerator.
     pub(super) fn append(&mut self, mut other: Runs) {
         self.runs.append(&mut other.runs);
+    }
+
+    /// Takes over runs of the same order.
+    pub(super) fn extend(&mut self, runs: impl Iterator<Item = Run>) {
+        self.runs.extend(runs);
     }
 
     /// Reads all runs as one; equal words follow each other as one with their sum.
@@ -115,14 +146,8 @@ impl Runs {
             let runs = std::mem::take(&mut self.runs);
             for group in runs.chunks(FAN_IN) {
                 let mut merged = Merged::open(group, self.order)?;
-                let (limit, mut word) = (self.limit, Vec::with_capacity(WORD_BYTES_MAX));
-                self.write_run(|writer| {
-                    for _ in 0..limit {
-                        let Some(count) = merged.next(&mut word)? else { break };
-                        writer.push(&word, count)?;
-                    }
-                    Ok(())
-                })?;
+                let limit = self.limit;
+                self.write_run(|writer| merged.write(limit, writer))?;
             }
         }
         Ok(())
@@ -143,7 +168,7 @@ impl RunWriter<'_> {
 /// The unread part of a run.
 impl Read for Run {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let rest_bytes = usize::try_from(self.end - self.start).unwrap_or(usize::MAX);
+        let rest_bytes = usize::try_from(self.len_bytes()).unwrap_or(usize::MAX);
         let most_bytes = buffer.len().min(rest_bytes);
         let got = self.file.read_at(&mut buffer[..most_bytes], self.start)?;
         self.start += got as u64;
@@ -211,7 +236,7 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    fn open(runs: &[Run], order: Order) -> io::Result<Self> {
+    pub(super) fn open(runs: &[Run], order: Order) -> io::Result<Self> {
         debug_assert!(runs.len() <= FAN_IN);
         let mut fronts = BinaryHeap::with_capacity(runs.len());
         for run in runs {
@@ -239,6 +264,16 @@ impl Merged {
             Self::advance(front)?;
         }
         Ok(Some(count))
+    }
+
+    /// Writes the first `limit` words.
+    pub(super) fn write(&mut self, limit: u64, writer: &mut RunWriter<'_>) -> io::Result<()> {
+        let mut word = Vec::with_capacity(WORD_BYTES_MAX);
+        for _ in 0..limit {
+            let Some(count) = self.next(&mut word)? else { break };
+            writer.push(&word, count)?;
+        }
+        Ok(())
     }
 
     fn advance(mut front: PeekMut<'_, Front>) -> io::Result<()> {

@@ -2,9 +2,12 @@
 //! the other: cut, dealt out to the parts in turn, merged in the kernel's order.
 
 use std::io;
+use std::path::Path;
 
 use cellway_kernels::{Finish, Report};
-use stream::{Block, Body, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit};
+use stream::{
+    Beside, Block, Body, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,
+};
 
 /// How an input is presented and cut.
 #[derive(Clone, Copy, Debug)]
@@ -70,9 +73,10 @@ pub(crate) fn run_in_room<K: Kernel>(
     let mut output = input.to_vec();
     let (mut room, mut made) = (vec![0; room_bytes], Vec::new());
     let mut parts: Vec<_> = (0..plan.parts).map(|_| kernel.part(plan.parts)).collect();
+    let beside = tempfile::tempdir().expect("there is a folder for temporary files");
     for (index, at) in (start..end).step_by(block_bytes).enumerate() {
         if index.is_power_of_two() {
-            parts = reloaded(kernel, parts, plan.parts)?;
+            parts = reloaded(kernel, parts, plan.parts, beside.path())?;
         }
         let next = (at + block_bytes).min(end);
         let before = &mut input[at.saturating_sub(cut.before_bytes).max(start)..at].to_vec();
@@ -120,29 +124,28 @@ pub(crate) fn run_in_room<K: Kernel>(
     Ok((output, merged))
 }
 
-/// The parts as they come back after a crash; the same ones of a kernel that
-/// cannot be resumed.
+/// The parts as they come back after a crash.
 fn reloaded<K: Kernel>(
     kernel: &K,
     parts: Vec<K::Part>,
     accelerators: usize,
+    folder: &Path,
 ) -> Result<Vec<K::Part>, KernelError> {
-    if kernel.parameters().is_err() {
-        return Ok(parts);
-    }
-    let reload = |part: K::Part| {
+    let reload = |(number, mut part): (usize, K::Part)| {
+        let beside = Beside::new(folder.join(number.to_string()));
         let (mut saved, mut again) = (Vec::new(), Vec::new());
-        kernel.save(&part, &mut saved)?;
-        let part = kernel.load(&saved, accelerators)?;
-        kernel.save(&part, &mut again)?;
+        kernel.save_beside(&mut part, &mut saved, &beside)?;
+        drop(part);
+        let mut part = kernel.load_beside(&saved, accelerators, &beside)?;
+        kernel.save_beside(&mut part, &mut again, &beside)?;
         assert!(saved == again, "{} loads another part than it saved", kernel.name());
         for len in 0..saved.len().min(200) {
             // Perhaps another part, but no panic.
-            let _ = kernel.load(&saved[..len], accelerators);
+            let _ = kernel.load_beside(&saved[..len], accelerators, &beside);
         }
         Ok(part)
     };
-    parts.into_iter().map(reload).collect()
+    parts.into_iter().enumerate().map(reload).collect()
 }
 
 /// The output of a transform or rewrite.

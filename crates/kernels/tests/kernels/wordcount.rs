@@ -182,7 +182,7 @@ fn a_directory_that_cannot_be_written_is_named_with_a_cure() {
     );
     // What fits the table needs no directory.
     let kernel = WordCount::new(&missing);
-    assert!(reduce(&kernel, &input, Plan::blocks_of(4096)).is_ok());
+    assert!(reduce(&kernel, &input, Plan::blocks_of(input.len())).is_ok());
 }
 
 #[test]

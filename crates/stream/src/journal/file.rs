@@ -3,14 +3,15 @@
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::io::{self, BufReader, Seek as _, SeekFrom, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use storage::{Input, Kind, Partial, shown};
+use storage::{Input, Listed, OutDir, Partial, shown};
 
-use super::{Header, InputMark, JournalError, JournalErrorKind, OutputMark, PAYLOAD_BYTES_MAX};
+use super::{Beside, Header, JournalError, JournalErrorKind, OutputMark, PAYLOAD_BYTES_MAX};
 use super::{Record, Unreadable};
+use crate::error::StreamError;
 use crate::kernel::Kernel;
 use crate::plan::{Options, Plan};
 
@@ -29,8 +30,18 @@ pub struct Journal {
     /// Bytes that are whole, before the first record is appended: what comes
     /// after them goes then.
     torn_from: Option<u64>,
-    pub(crate) every: Duration,
+    every: Duration,
+    /// When the next record is due.
+    due: Option<Instant>,
+    /// Of several inputs the one that is worked on, and its output.
+    place: (u64, Option<OutputMark>),
 }
+
+/// The output of a run that has none, or none yet.
+pub(crate) const NO_FILE: (u64, u64) = (0, 0);
+
+/// Most of a run's time that records take: one in so many.
+const RECORDS_SHARE: u32 = 16;
 
 impl Journal {
     /// Begins the journal of a run that is laid out as `plan` says; a run with
@@ -44,11 +55,36 @@ impl Journal {
     pub fn create<K: Kernel>(
         path: &Path,
         force: bool,
-        (kernel, input, plan): (&K, &Input, &Plan),
+        run: (&K, &Input, &Plan),
         partial: Option<&Partial>,
     ) -> Result<Self, JournalError> {
+        let header = Header::of_one(&shown(path), run, partial.map(OutputMark::of))?;
+        Self::begin(path, force, header)
+    }
+
+    /// As [`Journal::create`], of a run over several inputs, whose outputs go to
+    /// `out_dir`, which is prepared.
+    ///
+    /// # Errors
+    /// Those of [`Journal::create`], options that do not fit, and an output that
+    /// would replace an input.
+    pub fn create_all<K: Kernel>(
+        path: &Path,
+        force: bool,
+        run: (&K, &[Listed], &Options),
+        out_dir: Option<&OutDir>,
+    ) -> Result<Self, StreamError> {
+        let header = Header::of_many(&shown(path), run, out_dir.map(OutDir::path))?;
+        if let Some(dir) = out_dir {
+            dir.check_apart(run.1)?;
+        }
+        Ok(Self::begin(path, force, header)?)
+    }
+
+    fn begin(path: &Path, force: bool, mut header: Header) -> Result<Self, JournalError> {
         let name = shown(path);
-        let header = describe(&name, kernel, input, plan, partial)?;
+        let own_name = path.file_name().unwrap_or_default();
+        header.beside = storage::hidden_name(own_name).into_vec();
         if force {
             replace(&name, path)?;
         }
@@ -71,8 +107,9 @@ impl Journal {
             let _ = std::fs::remove_file(path);
             return Err(JournalError::io(&name, "cannot be written", &error));
         }
-        let path = path.to_owned();
-        Ok(Self { name, path, file, header, last: None, torn_from: None, every: EVERY })
+        let (path, every, place) = (path.to_owned(), EVERY, (0, None));
+        let (last, torn_from, due) = (None, None, None);
+        Ok(Self { name, path, file, header, last, torn_from, every, due, place })
     }
 
     /// Opens a journal to go on from its last whole record.
@@ -106,12 +143,16 @@ impl Journal {
             }
         };
         let super::Recovered { header, last, whole_bytes } = recovered;
+        if !storage::is_hidden_name(OsStr::from_bytes(&header.beside)) {
+            return unreadable("names a folder that was never given a name", "start anew".into());
+        }
         let (path, torn_from) = (path.to_owned(), Some(whole_bytes));
-        Ok(Self { name, path, file, header, last, torn_from, every: EVERY })
+        let (every, due, place) = (EVERY, None, (0, None));
+        Ok(Self { name, path, file, header, last, torn_from, every, due, place })
     }
 
-    /// The least time between two records. After a crash at most so much work
-    /// is done anew.
+    /// The least time between two records; up to sixteen times as much where
+    /// records take long. After a crash so much work is done anew.
     #[must_use]
     pub fn every(mut self, time: Duration) -> Self {
         self.every = time;
@@ -139,73 +180,103 @@ impl Journal {
     /// What is different.
     pub fn check<K: Kernel>(
         &self,
-        (kernel, input, plan): (&K, &Input, &Plan),
+        run: (&K, &Input, &Plan),
         output: Option<&Path>,
     ) -> Result<(), JournalError> {
-        use JournalErrorKind::{Changed, OtherRun};
-        let Header { kernel: name, parameters, input: mark, body, block_bytes, output: out } =
-            &self.header;
-        let now = describe(&self.name, kernel, input, plan, None)?;
-        let wrong =
-            |kind, what: String, cure: &str| Err(JournalError::new(kind, &self.name, what, cure));
-        if now.kernel != *name {
-            let what = format!("is the journal of {name}, not of {}", now.kernel);
-            return wrong(OtherRun, what, "give the kernel it was begun with");
-        }
-        if now.parameters != *parameters {
-            let what = format!("{name} had other parameters");
-            return wrong(OtherRun, what, "give those the journal was begun with");
-        }
-        if now.input.identity != mark.identity {
-            let what = format!("is the journal of a run over {}, another file", mark.name);
-            return wrong(OtherRun, what, "give the same INPUT");
-        }
-        if (&now.input.len_bytes, &now.input.modified, &now.body)
-            != (&mark.len_bytes, &mark.modified, body)
-        {
-            let what = format!("{} was changed since the journal was begun", input.name());
-            return wrong(Changed, what, "start anew with --journal and --force");
-        }
-        if plan.block_bytes != *block_bytes {
-            let what = format!("was begun with blocks of {block_bytes} bytes");
-            return wrong(OtherRun, what, "leave --block out");
-        }
-        let same = match (out, output) {
-            (None, None) => true,
-            (Some(mark), Some(path)) => {
-                storage::same_place(Path::new(OsStr::from_bytes(&mark.path)), path)
-            }
-            _ => false,
-        };
-        if !same {
-            let to = out.as_ref().map(|mark| shown(Path::new(OsStr::from_bytes(&mark.path))));
-            let what = format!("is of a run that writes {}", to.as_deref().unwrap_or("nothing"));
-            return wrong(OtherRun, what, "give the same OUTPUT");
-        }
-        Ok(())
+        let output = output.map(|path| {
+            let path = path.as_os_str().as_bytes().to_vec();
+            OutputMark { path, partial: Vec::new() }
+        });
+        self.header.check(&self.name, &Header::of_one(&self.name, run, output)?)
+    }
+
+    /// As [`Journal::check`], of a run over several inputs, whose outputs go to
+    /// `out_dir`.
+    ///
+    /// # Errors
+    /// What is different, or options that do not fit.
+    pub fn check_all<K: Kernel>(
+        &self,
+        (kernel, inputs, options): (&K, &[Listed], &Options),
+        out_dir: Option<&Path>,
+    ) -> Result<(), StreamError> {
+        let run = (kernel, inputs, &self.options(options));
+        Ok(self.header.check(&self.name, &Header::of_many(&self.name, run, out_dir)?)?)
     }
 
     /// The unfinished output of a run that has one.
     #[must_use]
     pub fn partial(&self) -> Option<Partial> {
-        self.header.output.as_ref().map(OutputMark::partial)
+        let last = self.last.as_ref().and_then(|last| last.unfinished.as_ref());
+        last.or(self.header.output.as_ref()).and_then(OutputMark::partial)
     }
 
     /// Its device and inode, and how many of its bytes are whole; `None` before
     /// it was made.
     #[must_use]
     pub fn written(&self) -> Option<((u64, u64), u64)> {
-        self.last.as_ref().map(|last| (last.output, last.output_bytes))
+        let last = self.last.as_ref().filter(|last| last.output != NO_FILE);
+        last.map(|last| (last.output, last.output_bytes))
     }
 
-    /// Removes it: the run is complete, or nothing of it is worth keeping.
+    /// How many of several inputs are done, with their outputs if they have any.
+    #[must_use]
+    pub fn inputs_done(&self) -> usize {
+        self.last.as_ref().map_or(0, |last| usize::try_from(last.inputs).unwrap_or(usize::MAX))
+    }
+
+    /// Removes it, and what is beside it: the run is complete, or nothing of it
+    /// is worth keeping.
     ///
     /// # Errors
     /// If it cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
-        std::fs::remove_file(&self.path).map_err(|error| {
+        // First the journal: one that is there has all that it tells of.
+        let removed = std::fs::remove_file(&self.path).and_then(|()| self.beside().remove());
+        removed.map_err(|error| {
             JournalError::io(&self.name, "is done with, and cannot be removed", &error)
         })
+    }
+
+    /// The folder for what is too large for its records.
+    pub(crate) fn beside(&self) -> Beside {
+        Beside::new(self.path.with_file_name(OsStr::from_bytes(&self.header.beside)))
+    }
+
+    pub(crate) fn sync_beside(&self) -> Result<(), JournalError> {
+        self.beside().sync().map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &io::Error) -> JournalError {
+        JournalError::io(&self.name, "cannot be written", error)
+    }
+
+    /// When the next record is due.
+    pub(crate) fn due(&mut self) -> Instant {
+        *self.due.get_or_insert_with(|| Instant::now() + self.every)
+    }
+
+    /// A record was made, from `since` on.
+    pub(crate) fn recorded(&mut self, since: Instant) {
+        let now = Instant::now();
+        let pause = ((now - since) * RECORDS_SHARE).clamp(self.every, self.every * RECORDS_SHARE);
+        self.due = Some(now + pause);
+    }
+
+    /// From now on it is about one of several inputs.
+    pub(crate) fn turn_to(&mut self, input: usize, unfinished: Option<&Partial>) {
+        self.place = (input as u64, unfinished.map(OutputMark::of));
+    }
+
+    /// The last record, if it is about the input that is worked on.
+    pub(crate) fn of_input(&self) -> Option<&Record> {
+        self.last.as_ref().filter(|last| last.inputs == self.place.0)
+    }
+
+    /// A record of the input that is worked on, none of which is done.
+    pub(crate) fn blank(&self) -> Record {
+        let (inputs, unfinished) = self.place.clone();
+        Record { inputs, unfinished, ..Record::default() }
     }
 
     pub(crate) fn last(&self) -> Option<&Record> {
@@ -221,57 +292,16 @@ impl Journal {
             let cure = "run without a journal";
             return Err(JournalError::new(JournalErrorKind::Unfit, &self.name, what, cure));
         }
-        let failed = |error: io::Error| JournalError::io(&self.name, "cannot be written", &error);
         if let Some(whole_bytes) = self.torn_from.take() {
-            self.file.set_len(whole_bytes).map_err(failed)?;
-            self.file.seek(SeekFrom::Start(whole_bytes)).map_err(failed)?;
+            let cut = self.file.set_len(whole_bytes);
+            let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(whole_bytes)));
+            cut.map_err(|error| self.failed(&error))?;
         }
-        self.file.write_all(&entry).and_then(|()| self.file.sync_data()).map_err(failed)?;
+        let written = self.file.write_all(&entry).and_then(|()| self.file.sync_data());
+        written.map_err(|error| self.failed(&error))?;
         self.last = Some(record);
         Ok(())
     }
-}
-
-impl OutputMark {
-    fn partial(&self) -> Partial {
-        let (path, name) = (OsStr::from_bytes(&self.path), OsStr::from_bytes(&self.partial));
-        Partial::named(Path::new(path), name)
-    }
-}
-
-/// What must be the same for this run to go on; an error if it never can.
-fn describe<K: Kernel>(
-    name: &str,
-    kernel: &K,
-    input: &Input,
-    plan: &Plan,
-    partial: Option<&Partial>,
-) -> Result<Header, JournalError> {
-    let unfit =
-        |what: String, cure: &str| JournalError::new(JournalErrorKind::Unfit, name, what, cure);
-    let parameters = kernel.parameters().map_err(|error| unfit(error.what, &error.cure))?;
-    let (Some(len_bytes), true) = (input.len_bytes(), input.kind() != Kind::Stream) else {
-        let what = format!("{} cannot be read again, so nothing can be resumed", input.name());
-        return Err(unfit(what, "read a file, or run without a journal"));
-    };
-    let input = InputMark {
-        name: input.name().to_owned(),
-        identity: input.identity(),
-        len_bytes,
-        modified: input.modified(),
-    };
-    let output = partial.map(|partial| OutputMark {
-        path: partial.path().as_os_str().as_bytes().to_vec(),
-        partial: partial.name().as_bytes().to_vec(),
-    });
-    Ok(Header {
-        kernel: kernel.name().to_owned(),
-        parameters,
-        input,
-        body: plan.body.clone(),
-        block_bytes: plan.block_bytes,
-        output,
-    })
 }
 
 /// Removes an older run's journal and its unfinished output, but nothing that
@@ -285,16 +315,18 @@ fn replace(name: &str, path: &Path) -> Result<(), JournalError> {
             _ => return Err(error),
         },
     };
-    if let Some(old) = old
-        && let Some(partial) = old.partial()
-    {
-        partial.discard(old.written().map(|(identity, _)| identity));
+    let failed = |error: io::Error| JournalError::io(name, "cannot be replaced", &error);
+    if let Some(old) = old {
+        if let Some(partial) = old.partial() {
+            partial.discard(old.written().map(|(identity, _)| identity));
+        }
+        old.beside().remove().map_err(failed)?;
     }
-    std::fs::remove_file(path).map_err(|error| JournalError::io(name, "cannot be replaced", &error))
+    std::fs::remove_file(path).map_err(failed)
 }
 
 /// Whether a journal was torn before its header was whole.
-fn is_torn(path: &Path) -> bool {
+pub(super) fn is_torn(path: &Path) -> bool {
     let recovered = File::open(path).and_then(|file| super::recover(&mut BufReader::new(file)));
     matches!(recovered, Ok(Err(Unreadable::NoHeader)))
 }
@@ -311,7 +343,7 @@ fn lock(name: &str, file: &File) -> Result<(), JournalError> {
 }
 
 /// Makes the names in the folder of `path` survive a power loss.
-fn sync_folder(path: &Path) -> io::Result<()> {
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match File::open(parent.unwrap_or(Path::new("."))) {
         Ok(folder) => folder.sync_all(),

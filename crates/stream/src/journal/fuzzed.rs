@@ -57,18 +57,27 @@ fn header(data: &[u8]) -> Header {
         u64::from_le_bytes(std::array::from_fn(|i| data.get(at * 8 + i).copied().unwrap_or(0)))
     };
     let some = |part: usize| data.chunks(20).nth(part).unwrap_or_default().to_vec();
-    Header {
-        kernel: String::from_utf8_lossy(&some(1)).into_owned(),
-        parameters: some(2),
-        input: InputMark {
+    let one = || {
+        let mark = InputMark {
             name: String::from_utf8_lossy(&some(3)).into_owned(),
             identity: (number(0), number(1)),
             len_bytes: number(2),
             modified: (number(3).cast_signed(), number(4).cast_signed()),
-        },
-        body: number(5)..number(6),
+        };
+        Inputs::One(mark, number(5)..number(6))
+    };
+    let many = || {
+        let (count, bytes, names, state) = (number(0), number(1), number(2), number(3));
+        Inputs::Many(ListMark { count, bytes, names, state, batches: number(4) % 2 == 1 })
+    };
+    let mark = || OutputMark { path: some(4), partial: some(5) };
+    Header {
+        kernel: String::from_utf8_lossy(&some(1)).into_owned(),
+        parameters: some(2),
+        inputs: if data.len() % 3 == 0 { many() } else { one() },
         block_bytes: number(7),
-        output: (data.len() % 2 == 1).then(|| OutputMark { path: some(4), partial: some(5) }),
+        beside: some(6),
+        output: (data.len() % 2 == 1).then(mark),
     }
 }
 
@@ -79,7 +88,10 @@ fn records(data: &[u8]) -> Vec<Record> {
         units += u64::from(part[0]);
         let output_bytes = units.wrapping_mul(u64::MAX / 7);
         let output = (sequence as u64, u64::from(part[0]) << 56);
-        Record { sequence: sequence as u64, units, output_bytes, output, part: part.to_vec() }
+        let path = part.to_vec();
+        let unfinished = (part[0] % 2 == 1).then(|| OutputMark { path, ..OutputMark::default() });
+        let (sequence, inputs, part) = (sequence as u64, u64::from(part[0] / 2), part.to_vec());
+        Record { sequence, inputs, units, output_bytes, output, unfinished, part }
     };
     data.chunks(30).take(8).enumerate().map(record).collect()
 }

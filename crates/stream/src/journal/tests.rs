@@ -2,13 +2,23 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// With an output, or over several inputs.
 fn header(output: bool) -> Header {
     Header {
         kernel: "crc32c".into(),
         parameters: vec![1, 2, 3],
-        input: InputMark { name: "in".into(), identity: (4, 5), len_bytes: 6, modified: (-7, 8) },
-        body: 9..10,
+        inputs: match output {
+            true => Inputs::One(
+                InputMark { name: "in".into(), identity: (4, 5), len_bytes: 6, modified: (-7, 8) },
+                9..10,
+            ),
+            false => {
+                let (names, state) = (14, 15);
+                Inputs::Many(ListMark { count: 12, bytes: 13, names, state, batches: true })
+            }
+        },
         block_bytes: 11,
+        beside: b".j".into(),
         output: output.then(|| OutputMark { path: b"/out".into(), partial: b".out".into() }),
     }
 }
@@ -19,8 +29,11 @@ fn records(steps: &[(u64, usize)]) -> Vec<Record> {
     let record = |(sequence, (step, part_bytes)): (usize, &(u64, usize))| {
         units += step;
         let part = (0..*part_bytes).map(|i| (i * 7 + sequence) as u8).collect();
-        let (output_bytes, output) = (units * 11, (3, 4));
-        Record { sequence: sequence as u64, units, output_bytes, output, part }
+        let (output_bytes, output, inputs) = (units * 11, (3, 4), sequence as u64 / 2);
+        let mark = || OutputMark { path: b"/out".into(), partial: b".out".into() };
+        let unfinished = (part_bytes % 2 == 0).then(mark);
+        let sequence = sequence as u64;
+        Record { sequence, inputs, units, output_bytes, output, unfinished, part }
     };
     steps.iter().enumerate().map(record).collect()
 }
@@ -116,7 +129,7 @@ proptest! {
 #[test]
 fn what_is_no_journal_is_told_from_another_version() {
     assert_eq!(read(b"some text"), Err(Unreadable::NoJournal));
-    assert_eq!(read(b"cellway journal 2\nxyz"), Err(Unreadable::Version));
+    assert_eq!(read(b"cellway journal 1\nxyz"), Err(Unreadable::Version));
     for len in 0..MAGIC.len() {
         assert_eq!(read(&MAGIC[..len]), Err(Unreadable::NoHeader));
     }
@@ -129,7 +142,7 @@ fn records_out_of_order_are_left() {
     let (mut bytes, ends) = journal(&header(false), &records[..1]);
     bytes.extend(entry(&records[2]));
     assert_eq!(read(&bytes), expected(&header(false), &records, &ends, ends[1]));
-    let back = Record { units: 0, ..records[1].clone() };
+    let back = Record { inputs: 0, units: 0, ..records[1].clone() };
     bytes.truncate(ends[1]);
     bytes.extend(entry(&back));
     assert_eq!(read(&bytes), expected(&header(false), &records, &ends, ends[1]));
@@ -138,17 +151,27 @@ fn records_out_of_order_are_left() {
 /// The format is a promise to journals on disks.
 #[test]
 fn the_format_stays() {
-    let bytes =
-        entry(&Record { sequence: 1, units: 2, output_bytes: 3, output: (4, 5), part: vec![6] });
+    let bytes = entry(&Record {
+        sequence: 1,
+        inputs: 7,
+        units: 2,
+        output_bytes: 3,
+        output: (4, 5),
+        unfinished: Some(OutputMark { path: vec![8], partial: vec![9] }),
+        part: vec![6],
+    });
     assert_eq!(
         bytes[4..],
         [
-            &[41, 0, 0, 0][..],
+            &[67, 0, 0, 0][..],
             &[1, 0, 0, 0, 0, 0, 0, 0],
+            &[7, 0, 0, 0, 0, 0, 0, 0],
             &[2, 0, 0, 0, 0, 0, 0, 0],
             &[3, 0, 0, 0, 0, 0, 0, 0],
             &[4, 0, 0, 0, 0, 0, 0, 0],
             &[5, 0, 0, 0, 0, 0, 0, 0],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 8],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 9],
             &[6]
         ]
         .concat()

@@ -3,8 +3,8 @@
 //! less than anything that waits.
 
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use accel::{Buf, Config, Cx, EngineChoice};
@@ -14,6 +14,7 @@ use super::Outputs;
 use crate::error::{Failure, StreamError};
 use crate::gate::lock;
 use crate::kernel::{Block, Body, Kernel, KernelError, Out, OutState, Unit};
+use crate::leases::Lease;
 use crate::merge::Parts;
 use crate::plan::{BUF_ALIGN_BYTES, Piece, Plan};
 use crate::run::InputHead;
@@ -38,6 +39,8 @@ pub(super) struct Batch<'b, K: Kernel> {
     progress: &'b Progress,
     claim_files: usize,
     next: AtomicU64,
+    /// How long claims are taken; `None`: to the last.
+    pub(super) lease: Option<Lease>,
     /// The failure of the earliest claim that has one, and that claim's number.
     failure: Mutex<Option<Failure>>,
     failed_from: AtomicU64,
@@ -72,13 +75,31 @@ impl<'b, K: Kernel> Batch<'b, K> {
             progress,
             claim_files: claim_files(inputs),
             next: AtomicU64::new(0),
+            lease: None,
             failure: Mutex::new(None),
             failed_from: AtomicU64::new(u64::MAX),
         }
     }
 
-    /// Streams all of them, or says what failed first.
-    pub(super) fn stream(self) -> Result<Tally, StreamError> {
+    /// The next claim to be taken is `claim`.
+    pub(super) fn start_from(&self, claim: u64) {
+        self.next.store(claim, Ordering::Relaxed);
+    }
+
+    /// The claim that begins with a file.
+    pub(super) fn claim_at(&self, file: usize) -> Option<u64> {
+        file.is_multiple_of(self.claim_files).then_some((file / self.claim_files) as u64)
+    }
+
+    /// Claims that were taken, and their files; `None` if those are all.
+    pub(super) fn taken(&self) -> Option<(u64, usize)> {
+        let claims = self.next.load(Ordering::Relaxed);
+        let files = usize::try_from(claims).ok()?.checked_mul(self.claim_files)?;
+        (files < self.inputs.len()).then_some((claims, files))
+    }
+
+    /// Streams all of them, or as many as the lease allows, or says what failed first.
+    pub(super) fn stream(&self) -> Result<Tally, StreamError> {
         let config = Config {
             accelerators: self.plan.accelerators,
             threads: 1,
@@ -90,7 +111,7 @@ impl<'b, K: Kernel> Batch<'b, K> {
         };
         let watches = &Watches::new(self.progress, self.plan);
         let tallies = accel::run(&config, |cx, at| {
-            let batch = &self;
+            let batch = self;
             async move {
                 let mut watch = watches.start(&cx, at);
                 if let Err(failure) = batch.work(&cx, at.accelerator, &mut watch).await {
@@ -99,7 +120,7 @@ impl<'b, K: Kernel> Batch<'b, K> {
                 watch.tally
             }
         })?;
-        if let Some(failure) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(failure) = lock(&self.failure).take() {
             return Err(failure.error);
         }
         let mut all = Tally::default();
@@ -134,6 +155,9 @@ impl<'b, K: Kernel> Batch<'b, K> {
         let mut buf = Some(alloc(self.plan.buffer_bytes));
         let mut out = (self.plan.out_bytes > 0).then(|| alloc(self.plan.out_bytes));
         loop {
+            if self.lease.is_some_and(|lease| lease.is_over(self.next.load(Ordering::Relaxed))) {
+                return Ok(());
+            }
             let claim = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(files) = self.files(claim) else { return Ok(()) };
             let mut bench = |part: &mut K::Part, by_unit: bool| -> Result<(), Failure> {
@@ -221,7 +245,7 @@ impl<'b, K: Kernel> Batch<'b, K> {
         }
         let before = Instant::now();
         if let (Some(output), Some(outputs)) = (output, self.outputs) {
-            output.commit(outputs.sync)?;
+            outputs.dir.commit(listed, output, outputs.sync)?;
             bench.watch.besides(Step::Put, before);
         }
         Ok(())

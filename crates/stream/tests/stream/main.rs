@@ -5,6 +5,7 @@ mod changes;
 mod direct;
 mod failures;
 mod many;
+mod many_resume;
 mod memory;
 mod pipes;
 mod probe;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use accel::EngineChoice;
 use cellway_stream::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Options, Outputs, PlanError,
-    Progress, StreamError, Unit, plan_all, run_all,
+    Progress, Saved, StreamError, Unit, plan_all, run_all, save_bytes,
 };
 use proptest::prelude::*;
 use storage::{InputErrorKind, Listed, OutDir, OutputErrorKind, list};
@@ -22,9 +22,9 @@ const SMALL_BYTES_MAX: u64 = 4 << 20;
 
 /// One unit as the kernel saw it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Seen {
+pub(crate) struct Seen {
     /// The number of its file, which the file begins with.
-    file: u32,
+    pub(crate) file: u32,
     index: u64,
     offset: u64,
     before: Vec<u8>,
@@ -34,12 +34,12 @@ struct Seen {
 
 /// Collects all that it is shown; adds its file's number to each byte of it, and
 /// as a rewrite doubles the byte.
-struct Collect {
-    effect: Effect,
-    order: MergeOrder,
-    cut: Cut,
+pub(crate) struct Collect {
+    pub(crate) effect: Effect,
+    pub(crate) order: MergeOrder,
+    pub(crate) cut: Cut,
     /// Done at the start of each unit, which is given its file's number.
-    at_block: Deed,
+    pub(crate) at_block: Deed,
     merges_inputs: bool,
 }
 
@@ -116,6 +116,31 @@ impl Kernel for Collect {
         part.extend(later);
         Ok(())
     }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(vec![self.cut.align_bytes as u8])
+    }
+
+    fn save(&self, part: &Vec<Seen>, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        for Seen { file, index, offset, before, data, after } in part {
+            for number in [u64::from(*file), *index, *offset] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            [before, data, after].iter().for_each(|bytes| save_bytes(bytes, out));
+        }
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<Vec<Seen>, KernelError> {
+        let (mut saved, mut part) = (Saved::new(saved), Vec::new());
+        while !saved.is_empty() {
+            let (file, index, offset) = (saved.u64()? as u32, saved.u64()?, saved.u64()?);
+            let mut bytes = || saved.bytes().map(<[u8]>::to_vec);
+            let (before, data, after) = (bytes()?, bytes()?, bytes()?);
+            part.push(Seen { file, index, offset, before, data, after });
+        }
+        Ok(part)
+    }
 }
 
 fn changed(file: u32, byte: u8) -> u8 {
@@ -123,7 +148,7 @@ fn changed(file: u32, byte: u8) -> u8 {
 }
 
 impl Collect {
-    fn new(effect: Effect, order: MergeOrder, cut: Cut) -> Self {
+    pub(crate) fn new(effect: Effect, order: MergeOrder, cut: Cut) -> Self {
         Self { effect, order, cut, at_block: Box::new(|_| Ok(())), merges_inputs: true }
     }
 
@@ -141,15 +166,15 @@ impl fmt::Debug for Collect {
 }
 
 /// A folder of numbered files.
-struct Tree {
-    dir: TempDir,
+pub(crate) struct Tree {
+    pub(crate) dir: TempDir,
     /// What stands in each behind its number; `None` for a file of 0 bytes.
-    bodies: Vec<Option<Vec<u8>>>,
-    inputs: Vec<Listed>,
+    pub(crate) bodies: Vec<Option<Vec<u8>>>,
+    pub(crate) inputs: Vec<Listed>,
 }
 
 impl Tree {
-    fn new(lens: &[Option<u64>]) -> Self {
+    pub(crate) fn new(lens: &[Option<u64>]) -> Self {
         let dir = Disk::Real.folder().unwrap();
         let mut bodies = Vec::new();
         for (number, len) in lens.iter().enumerate() {
@@ -177,11 +202,11 @@ impl Tree {
         format!("in/{:03}{folder}/{number:04}", number / 5).into()
     }
 
-    fn input(&self, number: usize) -> PathBuf {
+    pub(crate) fn input(&self, number: usize) -> PathBuf {
         self.dir.path().join(Self::name(number))
     }
 
-    fn output(&self, number: usize) -> PathBuf {
+    pub(crate) fn output(&self, number: usize) -> PathBuf {
         self.dir.path().join("out").join(Self::name(number))
     }
 
@@ -199,7 +224,7 @@ impl Tree {
     }
 
     /// Whether each byte of each file was seen once, with what is around it.
-    fn check(&self, kernel: &Collect, mut seen: Vec<Seen>) {
+    pub(crate) fn check(&self, kernel: &Collect, mut seen: Vec<Seen>) {
         if kernel.order == MergeOrder::Any || kernel.effect == Effect::Rewrite {
             seen.sort();
         }
@@ -228,7 +253,7 @@ impl Tree {
     }
 
     /// Whether an output is whole, or not there.
-    fn has_output(&self, kernel: &Collect, number: usize) -> bool {
+    pub(crate) fn has_output(&self, kernel: &Collect, number: usize) -> bool {
         let body = self.bodies[number].as_deref().unwrap_or_default();
         match fs::read(self.output(number)) {
             Ok(written) => {
@@ -240,12 +265,12 @@ impl Tree {
     }
 
     /// The files there are in the output folder, hidden ones too.
-    fn outputs(&self) -> usize {
+    pub(crate) fn outputs(&self) -> usize {
         list(&[self.dir.path().join("out")], true).unwrap().len()
     }
 }
 
-fn lens(count: usize) -> impl Strategy<Value = Vec<Option<u64>>> {
+pub(crate) fn lens(count: usize) -> impl Strategy<Value = Vec<Option<u64>>> {
     let len = prop_oneof![
         60 => (0u64..20_000).prop_map(Some),
         20 => (0u64..5).prop_map(Some),
@@ -255,7 +280,7 @@ fn lens(count: usize) -> impl Strategy<Value = Vec<Option<u64>>> {
     prop::collection::vec(len, 0..count)
 }
 
-fn kernels() -> impl Strategy<Value = Collect> {
+pub(crate) fn kernels() -> impl Strategy<Value = Collect> {
     let effect = prop::sample::select(&[Effect::Reduce, Effect::Transform, Effect::Rewrite]);
     let order = prop::sample::select(&[MergeOrder::Any, MergeOrder::ByUnit]);
     let cut = (1usize..300, 0usize..100, prop_oneof![0usize..100, Just(70_000)]);
@@ -264,7 +289,7 @@ fn kernels() -> impl Strategy<Value = Collect> {
     })
 }
 
-fn machines() -> impl Strategy<Value = Options> {
+pub(crate) fn machines() -> impl Strategy<Value = Options> {
     const ENGINES: [EngineChoice; 3] =
         [EngineChoice::Auto, EngineChoice::Auto, EngineChoice::Uring];
     let block = prop_oneof![Just(None), (20_000u64..300_000).prop_map(Some)];

@@ -1,0 +1,128 @@
+//! How a run with or without a journal begins.
+
+use std::path::Path;
+
+use storage::{Input, Listed, OutDir, Output, Partial};
+
+use super::Journal;
+use super::file::is_torn;
+use crate::error::StreamError;
+use crate::kernel::Kernel;
+use crate::plan::{Options, Plan};
+use crate::run::plan;
+
+/// Whether a run has a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep<'p> {
+    /// None.
+    Nothing,
+    /// It begins one.
+    Anew(&'p Path),
+    /// It goes on with one.
+    Resume(&'p Path),
+    /// It goes on with one if there is one that tells of something, else begins it.
+    Either(&'p Path),
+}
+
+/// A run that may start: its layout, its output, and its journal if it has one.
+#[derive(Debug)]
+pub struct Begun {
+    /// What was asked for, and the journal's blocks.
+    pub options: Options,
+    /// `None` if it has its name already: the run is complete, and has nothing left to do.
+    pub output: Option<Output>,
+    /// To be removed once the result is out.
+    pub journal: Option<Journal>,
+}
+
+impl Begun {
+    /// Begins a run over one input, or goes on with one. With `force` an output
+    /// may replace what is there, and a new journal an old one.
+    ///
+    /// # Errors
+    /// Those of [`Journal::create`], [`Journal::open`] and [`Journal::check`], and
+    /// of making the output.
+    pub fn one<K: Kernel>(
+        (kernel, input): (&K, &Input),
+        output: Option<&Path>,
+        keep: Keep<'_>,
+        force: bool,
+        options: &Options,
+    ) -> Result<Self, StreamError> {
+        let how = |plan: &Plan| storage::Options { force, len_bytes: plan.output_bytes() };
+        let anew = |path, force_journal| {
+            let plan = plan(kernel, input, options)?;
+            let partial = output.map(|output| Partial::choose(output, force)).transpose()?;
+            let run = (kernel, input, &plan);
+            let journal = Journal::create(path, force_journal, run, partial.as_ref())?;
+            match partial.map(|partial| partial.create(&how(&plan))).transpose() {
+                Ok(output) => Ok(Self { options: options.clone(), output, journal: Some(journal) }),
+                Err(error) => {
+                    // Nothing was done that one could go on from.
+                    journal.remove()?;
+                    Err(error.into())
+                }
+            }
+        };
+        let resume = |path| {
+            let journal = Journal::open(path)?;
+            let options = journal.options(options);
+            let plan = plan(kernel, input, &options)?;
+            journal.check((kernel, input, &plan), output)?;
+            let output = match (journal.partial(), journal.written()) {
+                (None, _) => None,
+                (Some(partial), None) => Some(partial.create(&how(&plan))?),
+                (Some(partial), Some((identity, len_bytes))) => {
+                    partial.reopen(&how(&plan), identity, len_bytes)?
+                }
+            };
+            Ok(Self { options, output, journal: Some(journal) })
+        };
+        match keep {
+            Keep::Nothing => {
+                let plan = plan(kernel, input, options)?;
+                let create = |output: &Path| Output::create(output, &how(&plan));
+                let output = output.map(create).transpose()?;
+                Ok(Self { options: options.clone(), output, journal: None })
+            }
+            Keep::Anew(path) => anew(path, force),
+            Keep::Resume(path) => resume(path),
+            // One that was torn at its start tells of nothing.
+            Keep::Either(path) if path.exists() && !is_torn(path) => resume(path),
+            Keep::Either(path) => anew(path, path.exists()),
+        }
+    }
+
+    /// Begins a run over several inputs, or goes on with one; outputs go to `out_dir`.
+    ///
+    /// # Errors
+    /// Those of [`Journal::create_all`], [`Journal::open`] and
+    /// [`Journal::check_all`], and of preparing the directory.
+    pub fn many<K: Kernel>(
+        run: (&K, &[Listed], &Options),
+        out_dir: Option<&Path>,
+        keep: Keep<'_>,
+        force: bool,
+    ) -> Result<(Option<OutDir>, Option<Journal>), StreamError> {
+        let prepare = || out_dir.map(|dir| OutDir::prepare(dir, run.1, force)).transpose();
+        let anew = |path, force_journal| {
+            let dir = prepare()?;
+            let journal = Journal::create_all(path, force_journal, run, dir.as_ref())?;
+            Ok((dir, Some(journal)))
+        };
+        let resume = |path| {
+            let journal = Journal::open(path)?;
+            journal.check_all(run, out_dir)?;
+            let done = journal.inputs_done();
+            let go_on = |dir| OutDir::go_on(dir, run.1, done, force);
+            Ok((out_dir.map(go_on).transpose()?, Some(journal)))
+        };
+        match keep {
+            Keep::Nothing => Ok((prepare()?, None)),
+            Keep::Anew(path) => anew(path, force),
+            Keep::Resume(path) => resume(path),
+            Keep::Either(path) if path.exists() && !is_torn(path) => resume(path),
+            Keep::Either(path) => anew(path, path.exists()),
+        }
+    }
+}
