@@ -123,7 +123,8 @@ fn is_usage(error: &anyhow::Error) -> bool {
         // What the file system or the machine refuses is no slip of the hand.
         Some(StreamError::Plan(PlanError::Direct { .. } | PlanError::Memory { .. })) => false,
         Some(StreamError::Plan(_)) => true,
-        _ => error.downcast_ref().is_some_and(is_wrong_journal) || error.is::<Usage>(),
+        Some(StreamError::Journal(error)) => is_wrong_journal(error),
+        _ => error.is::<Usage>(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs over several inputs, or over what is in directories.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cellway::Kernel;
@@ -97,7 +97,8 @@ impl Run<'_> {
         for (other, _, what) in self.files_beside().chain(key) {
             let named = inputs.iter().filter(|input| input.name().file_name() == other.file_name());
             let mut places = named.map(|input| out_dir.join(input.name()));
-            if let Some(place) = places.find(|place| storage::same_file(place, other)) {
+            let is_taken = |place: &PathBuf| place == other || storage::same_file(place, other);
+            if let Some(place) = places.find(is_taken) {
                 return Err(would_replace(&place.display().to_string(), what));
             }
         }

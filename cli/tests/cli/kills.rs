@@ -27,20 +27,20 @@ const RUNS: &[&str] = &[
 ];
 
 /// Moments drawn from a seed.
-struct Moments {
+pub(crate) struct Moments {
     seed: u64,
     drawn: u64,
 }
 
 impl Moments {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let given = std::env::var("CELLWAY_KILLS_SEED").ok().map(|seed| seed.parse().unwrap());
         let seed = given.unwrap_or_else(|| RandomState::new().hash_one(0));
         println!("CELLWAY_KILLS_SEED={seed}");
         Self { seed, drawn: 0 }
     }
 
-    fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         self.drawn += 1;
         let bytes = noise(self.seed.wrapping_add(self.drawn), 64);
         u64::from_le_bytes(std::array::from_fn(|at| bytes[56 + at]))
@@ -50,32 +50,32 @@ impl Moments {
         (self.number() % count as u64) as usize
     }
 
-    fn until(&mut self, longest: Duration) -> Duration {
+    pub(crate) fn until(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.number() as f64 / u64::MAX as f64)
     }
 }
 
 /// Kills until one test has had its share, in percent of all.
-struct Kills {
+pub(crate) struct Kills {
     left: u64,
     /// A run may end before its kill; not all do.
     tries: u64,
 }
 
 impl Kills {
-    fn share(percent: u64) -> Self {
+    pub(crate) fn share(percent: u64) -> Self {
         let kills = std::env::var("CELLWAY_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
         let left = (kills * percent).div_ceil(100);
         Self { left, tries: 20 + 5 * left }
     }
 
-    fn are_left(&mut self) -> bool {
+    pub(crate) fn are_left(&mut self) -> bool {
         assert!(self.tries > 0, "{} runs still end before they are killed", self.left);
         self.tries -= 1;
         self.left > 0
     }
 
-    fn count(&mut self, ran: &Outcome) {
+    pub(crate) fn count(&mut self, ran: &Outcome) {
         self.left = self.left.saturating_sub(u64::from(ran.code.is_none()));
     }
 }
@@ -188,6 +188,7 @@ fn kill_and_go_on(scene: &Scene, moments: &mut Moments, kills: &mut Kills) {
         let ran = scene.run(&how, moments.until(scene.longest));
         kills.count(&ran);
         let is_new = scene.is_new();
+        take_away_what_a_kill_left(&scene.folder, &journal);
         if ran.code == Some(0) {
             assert!(ran.stdout == scene.stdout, "{}", scene.line);
         }
@@ -213,13 +214,22 @@ fn next(scene: &Scene, journal: &std::path::Path, every: &str) -> String {
         scene.is_tidy(false);
         return format!("--journal {every}");
     };
-    // A header is written at once, before all else.
-    if bytes.len() < 40 {
-        fs::remove_file(journal).unwrap();
-        scene.is_tidy(false);
-        return format!("--journal {every}");
-    }
+    assert!(bytes.len() >= HEADER_BYTES);
     format!("--resume {every}")
+}
+
+/// A header has more, and is written at once, before all else.
+const HEADER_BYTES: usize = 40;
+
+/// A journal whose header was torn, and the folder beside one that is gone.
+pub(crate) fn take_away_what_a_kill_left(folder: &Folder, journal: &std::path::Path) {
+    if fs::metadata(journal).is_ok_and(|found| found.len() < HEADER_BYTES as u64) {
+        fs::remove_file(journal).unwrap();
+    }
+    let beside = |name: &String| name.starts_with(".journal.cellway-");
+    if let (false, Some(left)) = (journal.exists(), folder.names().into_iter().find(beside)) {
+        fs::remove_dir_all(folder.path(&left)).unwrap();
+    }
 }
 
 /// Each run in turn.

@@ -8,6 +8,7 @@ mod kernels;
 mod kills;
 mod machine;
 mod many;
+mod many_kills;
 mod outputs;
 mod program;
 mod resume;

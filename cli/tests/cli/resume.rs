@@ -3,12 +3,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::bad_disk::{on_small_disk, shell};
 use crate::program::{
-    Folder, arguments, bmp_header, cellway, cellway_fed, command, finish, noise, wait_until,
+    EXE, Folder, Outcome, arguments, bmp_header, cellway, cellway_fed, command, finish, noise,
+    skip, wait_until,
 };
 use crate::signals::{pid, with_default_signals};
 
@@ -229,4 +232,174 @@ fn a_full_disk_under_the_journal_loses_nothing() {
         }
         assert_eq!(folder.names(), ["disk", "in", "old", "out", "told"]);
     }
+}
+
+/// Text whose words come again and again.
+fn text(len: usize) -> Vec<u8> {
+    let words = noise(8, len / 2).into_iter().map(|byte| format!("w{byte} "));
+    words.collect::<String>().into_bytes()
+}
+
+/// The program with files limited to `len_bytes`; `None`, with SKIP said, where
+/// nothing limits them by the byte.
+fn limited(len_bytes: usize, line: &str, paths: &[&Path]) -> Option<Outcome> {
+    let mut run = Command::new("prlimit");
+    run.arg(format!("--fsize={len_bytes}")).arg(EXE).args(arguments(line, paths));
+    run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    match run.spawn() {
+        Ok(child) => Some(finish(child)),
+        Err(error) => {
+            skip("files limited by the byte", &format!("prlimit: {error}"));
+            None
+        }
+    }
+}
+
+/// Wherever the journal's file may not grow any more, in its header or in a
+/// record, the run ends with an error and goes on from what was recorded.
+#[test]
+fn a_journal_that_may_not_grow_loses_nothing_at_any_byte() {
+    let folder = Folder::new();
+    let (input, journal) = (folder.file("in", &noise(7, 5000)), folder.path("j"));
+    let whole = cellway("run crc32c {}", &[&input]).ok_text();
+    let (mut begun, mut gone_on) = (0, 0);
+    for len_bytes in 0..420 {
+        let line = format!("run crc32c {{}} --journal {{}} {SLOW}");
+        let Some(ran) = limited(len_bytes, &line, &[&input, &journal]) else { return };
+        if !journal.exists() {
+            ran.failed(1, &["j: cannot be written", "ulimit -f"]);
+            begun = len_bytes;
+            continue;
+        }
+        ran.failed(1, &["j: cannot be written", "--resume"]);
+        assert_eq!(fs::metadata(&journal).unwrap().len(), len_bytes as u64);
+        let found = cellway("run crc32c {} --resume {}", &[&input, &journal]).ok_text();
+        assert_eq!(found, whole, "{len_bytes}");
+        assert_eq!(folder.names(), ["in"]);
+        gone_on += 1;
+    }
+    assert!(begun > 100 && gone_on > 100, "{begun}, {gone_on}");
+}
+
+#[test]
+fn a_full_disk_under_kept_words_loses_nothing() {
+    let folder = Folder::new();
+    let input = folder.file("in", &text(1 << 20));
+    let whole = cellway("run wordcount {}", &[&input]).ok();
+    let run = "\"$CELLWAY\" run wordcount \"$2\"";
+    let every = "--journal-every 0 --block 64K --threads 1 --accelerators 1";
+    let fill = "head -c 2M /dev/zero > \"$1/fill\" 2> /dev/null; truncate -s -8192 \"$1/fill\"";
+    let script = format!(
+        "{fill}; {run} --journal \"$1/j\" {every} 2> \"$1/../told\"; [ $? = 1 ] || exit 7; \
+         rm \"$1/fill\"; {run} --resume \"$1/j\""
+    );
+    let Some(ran) = on_small_disk(&script, &folder, &input) else { return };
+    let told = fs::read_to_string(folder.path("told")).unwrap();
+    for part in ["cannot be kept beside the journal: No space left", "free space", "--resume"] {
+        assert!(told.contains(part), "{part:?} is not in {told:?}");
+    }
+    assert!(ran.ok() == whole);
+}
+
+fn read_json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// A kill may come between an output's name and the journal's end.
+#[test]
+fn a_complete_run_has_its_statistics_too() {
+    let folder = Folder::new();
+    let data = noise(9, 30 << 20);
+    let (input, out, journal) = (folder.file("in", &data), folder.path("out"), folder.path("j"));
+    stop(&folder, "run identity {} {} --journal {}", &[&input, &out, &journal], &journal);
+    // The journal stays under another name, as of a run that was killed then.
+    let (killed, stats) = (folder.path("k"), folder.path("stats"));
+    fs::hard_link(&journal, &killed).unwrap();
+    let line = "run identity {} {} --resume {} --stats {}";
+    cellway(line, &[&input, &out, &journal, &stats]).ok();
+    assert!(read_json(&stats)["bytes_in"].as_u64().unwrap() > 0);
+    fs::remove_file(&stats).unwrap();
+    cellway(line, &[&input, &out, &killed, &stats]).ok();
+    let found = read_json(&stats);
+    assert_eq!((found["bytes_in"].as_u64(), found["bytes_out"].as_u64()), (Some(0), Some(0)));
+    assert_eq!(found["output"].as_str().map(Path::new), Some(out.as_path()));
+    assert!(fs::read(&out).unwrap() == data);
+    assert_eq!(folder.names(), ["in", "out", "stats"]);
+}
+
+#[test]
+fn a_complete_run_over_many_has_its_statistics_too() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("in")).unwrap();
+    let name = |number: u64| format!("in/{number:03}");
+    for number in 0..100 {
+        folder.file(&name(number), &noise(number + 1, 500));
+    }
+    let large = folder.file("in/050", &noise(1000, 30 << 20));
+    let (input, out, journal) = (folder.path("in"), folder.path("out"), folder.path("j"));
+    let line = "run identity -r {} --out-dir {}";
+    let begin = format!("{line} --journal {{}} {SLOW}");
+    let mut run = with_default_signals(&command(arguments(&begin, &[&input, &out, &journal])));
+    let child = run.spawn().unwrap();
+    // The large one is under way: it is hidden.
+    let hidden = || {
+        out.read_dir().ok()?.find_map(|entry| {
+            entry
+                .ok()?
+                .file_name()
+                .into_string()
+                .ok()
+                .filter(|name| name.starts_with(".050.cellway-"))
+        })
+    };
+    wait_until("the large file", || hidden().is_some());
+    let len = fs::metadata(&journal).unwrap().len();
+    wait_until("some records of it", || fs::metadata(&journal).unwrap().len() > len + 2000);
+    rustix::process::kill_process(pid(&child), Signal::INT).unwrap();
+    finish(child).failed(130, &["SIGINT", "the same command with --resume"]);
+    assert!(out.join("049").exists() && !out.join("050").exists() && hidden().is_some());
+
+    let (killed, stats) = (folder.path("k"), folder.path("stats"));
+    fs::hard_link(&journal, &killed).unwrap();
+    let line = format!("{line} --resume {{}} --stats {{}}");
+    cellway(&line, &[&input, &out, &journal, &stats]).ok();
+    let found = read_json(&stats);
+    assert_eq!(found["inputs"].as_u64(), Some(100));
+    // Half of the small ones at least were done.
+    assert!(found["bytes_in"].as_u64().unwrap() <= (30 << 20) + 50 * 500, "{found}");
+    cellway(&line, &[&input, &out, &killed, &stats]).ok();
+    assert!(read_json(&stats)["bytes_in"].as_u64().unwrap() < 1 << 20);
+    for number in 0..100 {
+        assert!(
+            fs::read(folder.path(&name(number))).unwrap()
+                == fs::read(out.join(format!("{number:03}"))).unwrap()
+        );
+    }
+    assert_eq!(fs::metadata(large).unwrap().len(), 30 << 20);
+    assert_eq!(
+        (folder.names(), out.read_dir().unwrap().count()),
+        (["in", "out", "stats"].map(str::to_owned).to_vec(), 100)
+    );
+}
+
+#[test]
+fn a_journal_among_the_inputs_is_refused() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("in")).unwrap();
+    folder.file("in/a", b"abc");
+    let (input, out, journal) = (folder.path("in"), folder.path("out"), folder.path("j"));
+    let inside = folder.path("in/j");
+    cellway("run crc32c -r {} --journal {}", &[&input, &inside])
+        .failed(2, &["--journal lies in the INPUT", "another place"]);
+    cellway(
+        "run identity -r {} --out-dir {} --journal {}",
+        &[&input, &folder.path("in/out"), &journal],
+    )
+    .failed(2, &["--out-dir lies in the INPUT"]);
+    let one = folder.path("in/a");
+    cellway("run crc32c {} {} --journal {} --force", &[&one, &one, &one])
+        .failed(2, &["--journal would replace the INPUT"]);
+    cellway("run identity -r {} --out-dir {} --journal {}", &[&input, &out, &out.join("a")])
+        .failed(2, &["would replace the journal"]);
+    assert_eq!(folder.names(), ["in"]);
 }

@@ -47,6 +47,7 @@ impl JournalError {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 "free some space, or put it on another disk"
             }
+            ErrorKind::FileTooLarge => "raise the limit on file sizes (ulimit -f)",
             ErrorKind::NotFound => "check the name",
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 "put it where you may write"

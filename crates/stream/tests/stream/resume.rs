@@ -400,3 +400,38 @@ fn one_journal_is_one_process_s() {
     assert_eq!(error.kind(), JournalErrorKind::Unreadable, "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), b"somebody's text");
 }
+
+/// A run goes on from what is whole of its journal, wherever that is torn.
+#[test]
+fn a_journal_torn_at_any_byte_is_gone_on_with() {
+    let dir = Disk::Real.folder().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("in"), content(1, 0..3900)).unwrap();
+    let options = Options { block_bytes: Some(1000), ..Options::default() };
+    let mut probe = Probe::new(Effect::Transform, MergeOrder::ByUnit, 1, 0..3900);
+    probe.at_block = Box::new(|offset| match offset {
+        3000 => Err(KernelError::new("refused", "go on")),
+        _ => Ok(()),
+    });
+    let one = Options { accelerators: Some(1), threads: Some(1), ..options.clone() };
+    attempt(dir.path(), &probe, &one, Duration::ZERO).unwrap_err();
+    probe.at_block = Box::new(|_| Ok(()));
+    let journal = std::fs::read(path("journal")).unwrap();
+    let found = names(dir.path());
+    let hidden = path(found.iter().find(|name| name.starts_with('.')).unwrap());
+    let written = std::fs::read(&hidden).unwrap();
+    // A second name: the file is the same one each time.
+    std::fs::hard_link(&hidden, path("kept")).unwrap();
+    for len in 0..=journal.len() {
+        let _ = std::fs::remove_file(&hidden);
+        std::fs::hard_link(path("kept"), &hidden).unwrap();
+        std::fs::write(&hidden, &written).unwrap();
+        std::fs::write(path("journal"), &journal[..len]).unwrap();
+        let outcome = attempt(dir.path(), &probe, &options, Duration::from_secs(1 << 20)).unwrap();
+        assert_eq!(outcome.part, expected(1, 0..3900, 1000), "{len}");
+        assert!(std::fs::read(path("out")).unwrap() == transformed(1, 0..3900), "{len}");
+        std::fs::remove_file(path("out")).unwrap();
+        let _ = std::fs::remove_file(&hidden);
+        assert_eq!(names(dir.path()), ["in", "kept"], "{len}");
+    }
+}
