@@ -102,6 +102,7 @@ impl Plans {
                 effect: kernel.effect(),
                 cores,
                 batch,
+                mapped: options.scheme == Scheme::Mapped,
             };
             Plan::new(options, shape, |_| parts_bytes(kernel, accelerators))
         };

@@ -60,6 +60,8 @@ pub(crate) struct Path {
     pub(crate) align_bytes: u64,
     /// Why, for people.
     pub(crate) why: String,
+    /// All of an input that was looked at for it is in the page cache.
+    pub(crate) all_cached: bool,
 }
 
 impl Path {
@@ -67,14 +69,17 @@ impl Path {
         // What a pipe brings can still be written past the cache: see there.
         let piped = input.kind() == Kind::Stream && effect == Effect::Transform;
         let wish = if piped { Direct::Auto } else { wish };
+        let mut all_cached = false;
         let cached = || match input.resident_share() {
             Some(share) if share > CACHED_SHARE => {
+                all_cached = share >= 1.0;
                 Some(format!("{:.0}% of it is cached", share * 100.0))
             }
             _ => None,
         };
         let open = || input.open_direct().map_err(|refused| refused.to_string());
-        choose(input.kind(), input.len_bytes(), wish, cached, open)
+        let path = choose(input.kind(), input.len_bytes(), wish, cached, open)?;
+        Ok(Self { all_cached, ..path })
     }
 
     pub(crate) fn of_output(output: &Output, plan: &Plan, wish: Direct) -> Result<Self, PlanError> {
@@ -104,7 +109,8 @@ impl Path {
 
     /// Through the page cache, because `why`.
     pub(crate) fn cached(why: &str) -> Self {
-        Self { direct: None, align_bytes: 1, why: format!("page cache: {why}") }
+        let why = format!("page cache: {why}");
+        Self { direct: None, align_bytes: 1, why, all_cached: false }
     }
 
     /// The file's first `len_bytes` bytes as a region.
@@ -137,6 +143,7 @@ fn choose(
             direct: None,
             align_bytes: 1,
             why: "a stream, one byte after the other".into(),
+            all_cached: false,
         });
     }
     match wish {
@@ -161,7 +168,7 @@ fn choose(
     });
     match opened {
         Ok((direct, align_bytes)) => {
-            Ok(Path { direct: Some(direct), align_bytes, why: "direct".into() })
+            Ok(Path { direct: Some(direct), align_bytes, why: "direct".into(), all_cached: false })
         }
         Err(why) if wish == Direct::On => Err(PlanError::Direct { why }),
         Err(why) => cached(why),

@@ -10,6 +10,7 @@ fn shape(len: u64, cut: Cut) -> Shape {
         effect: Effect::Transform,
         cores: 2,
         batch: None,
+        mapped: false,
     }
 }
 
@@ -126,7 +127,7 @@ proptest! {
             Options { accelerators, threads, block_bytes, local_store_bytes, ..Options::default() };
         let body = if whole { 0..len_bytes.unwrap_or(u64::MAX) } else { body.0..body.1 };
         let direct_align_bytes = if direct { 4096 } else { 1 };
-        let shape = Shape { body, len_bytes, cut, direct_align_bytes, effect, cores: 2, batch: None };
+        let shape = Shape { body, len_bytes, cut, direct_align_bytes, effect, cores: 2, batch: None, mapped: false };
         match Plan::new(&options, shape, |_| u64::MAX) {
             Ok(plan) => {
                 let around = cut.before_bytes as u64 + cut.after_bytes as u64;

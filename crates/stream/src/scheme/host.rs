@@ -31,14 +31,14 @@ impl<'j> Host<'j> {
         input: &'j Input,
         output: Option<&'j Output>,
     ) -> Result<Self, PlanError> {
-        if let (false, Some(output)) = (plan.io == Io::Own, output)
+        if let (true, Some(output)) = (plan.io.is_by_host(), output)
             && output.kind() == Kind::Stream
         {
             let why = format!("the host writes by offset, which {} does not have", output.name());
             return Err(PlanError::Scheme { scheme: plan.scheme, why, cure: FILES_ONLY });
         }
         Ok(match &plan.io {
-            Io::Own => Self::Own,
+            Io::Own | Io::Mapped => Self::Own,
             Io::Assisted { prefetch } => {
                 Self::Assisted(Assisted::new(plan, input, output, *prefetch))
             }

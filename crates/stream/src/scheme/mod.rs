@@ -13,10 +13,14 @@ use std::str::FromStr;
 use crate::kernel::Effect;
 use crate::plan::{PlanError, Shape};
 
+pub(crate) use assisted::read_error;
 pub(crate) use host::Host;
 
 /// Buffers of [`Scheme::Staged`]: one is read, one computed on, one written.
 pub const STAGING_DEFAULT: usize = 3;
+
+/// Memory of [`Scheme::Signalled`], unless a few buffers take more.
+const SIGNALLED_BYTES: u64 = 32 << 20;
 
 /// What reads ahead through the page cache reads into, over and over.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
@@ -27,11 +31,14 @@ const HOST_THREAD_BYTES: u64 = 64 * 1024;
 /// Who does a run's I/O, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
-    /// [`Scheme::Direct`].
+    /// [`Scheme::Mapped`] for a reduction that can do with it, if all of its input
+    /// is cached and no option says how to transfer; else [`Scheme::Direct`].
     #[default]
     Auto,
     /// Every accelerator's own threads read and write.
     Direct,
+    /// Accelerators look at the page cache's own pages: nothing is transferred.
+    Mapped,
     /// Scheme 1: the host serves the accelerators' calls, one at a time.
     Assisted,
     /// Scheme 2: the host first reads all of the input into the page cache.
@@ -42,16 +49,18 @@ pub enum Scheme {
     /// accelerators compute from memory to memory, then the host writes.
     Whole,
     /// Scheme 6: a reader and a writer beside the accelerators say how far they
-    /// are, over memory that holds all.
+    /// are. The paper's memory held all of a file; this one's is as much as a
+    /// run may take, and used over and over.
     Signalled,
-    /// As scheme 6, through a few buffers in turn (CellStream).
+    /// As scheme 6, through no more than a few buffers in turn (CellStream).
     Staged,
 }
 
 /// All schemes, and how the command line calls them.
-const NAMES: [(Scheme, &str); 8] = [
+const NAMES: [(Scheme, &str); 9] = [
     (Scheme::Auto, "auto"),
     (Scheme::Direct, "direct"),
+    (Scheme::Mapped, "mapped"),
     (Scheme::Assisted, "1"),
     (Scheme::ReadAhead, "2"),
     (Scheme::Prefetch, "3"),
@@ -85,9 +94,9 @@ impl fmt::Display for Scheme {
 }
 
 impl Scheme {
-    /// What is carried out where this is asked for. By itself a run takes
-    /// `Direct`: in `cellway bench schemes` no other was faster by more than
-    /// its own runs differed.
+    /// What is carried out where this is asked for, unless a reduction looks in
+    /// place. By itself a run that transfers takes `Direct`: in `cellway bench
+    /// schemes` no other was faster by more than its own runs differed.
     #[must_use]
     pub fn resolved(self) -> Self {
         if self == Self::Auto { Self::Direct } else { self }
@@ -110,6 +119,8 @@ pub(crate) enum When {
 pub(crate) enum Io {
     /// By each accelerator's own transfers from and to files.
     Own,
+    /// Not at all: the input's pages are looked at.
+    Mapped,
     /// By calls that the host serves; schemes 1 to 3 differ in when it reads ahead.
     Assisted { prefetch: Option<When> },
     /// Through memory.
@@ -123,7 +134,7 @@ pub(crate) struct Staging {
     pub(crate) reader: When,
     /// Beside or after.
     pub(crate) writer: When,
-    /// Buffers that are used in turn; enough for all of the input, or a few.
+    /// Buffers that are used in turn; scheme 4 has enough for all of the input.
     pub(crate) buffers: u64,
     /// Units of a buffer: one for each thread.
     pub(crate) buffer_units: u64,
@@ -158,6 +169,8 @@ impl Io {
         }
         let (reader, writer) = match scheme.resolved() {
             Scheme::Auto | Scheme::Direct => return Ok(Self::Own),
+            Scheme::Mapped if units.count.is_some() => return Ok(Self::Mapped),
+            Scheme::Mapped => return refused("a pipe has no pages to look at", FILES_ONLY),
             Scheme::Assisted | Scheme::ReadAhead | Scheme::Prefetch => (None, When::Beside),
             Scheme::Whole => (Some(When::Ahead), When::After),
             Scheme::Signalled | Scheme::Staged => (Some(When::Beside), When::Beside),
@@ -178,20 +191,30 @@ impl Io {
         };
         let buffer_units = units.threads.max(1);
         let needed = count.div_ceil(buffer_units).max(1);
-        let buffers = match scheme {
-            Scheme::Staged => needed.min(buffers.unwrap_or(STAGING_DEFAULT) as u64),
-            _ => needed,
-        };
         let units_bytes = units.bytes.saturating_mul(buffer_units.min(count));
         let out_bytes = if shape.effect.writes() { units_bytes } else { 0 };
         let in_bytes = units_bytes.saturating_add(shape.halo_bytes());
+        let few = buffers.unwrap_or(STAGING_DEFAULT) as u64;
+        let buffers = match scheme {
+            Scheme::Staged => needed.min(few),
+            Scheme::Signalled => {
+                let each = in_bytes.saturating_add(out_bytes).max(1);
+                needed.min(few.max(SIGNALLED_BYTES / each))
+            }
+            _ => needed,
+        };
         Ok(Self::Staged(Staging { reader, writer, buffers, buffer_units, in_bytes, out_bytes }))
+    }
+
+    /// Whether the host has a part in it.
+    pub(crate) fn is_by_host(&self) -> bool {
+        matches!(self, Self::Assisted { .. } | Self::Staged(_))
     }
 
     /// What the host's part takes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         match self {
-            Self::Own => 0,
+            Self::Own | Self::Mapped => 0,
             Self::Assisted { prefetch } => {
                 2 * HOST_THREAD_BYTES + prefetch.map_or(0, |_| SCRATCH_BYTES as u64)
             }

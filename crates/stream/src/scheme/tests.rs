@@ -24,6 +24,7 @@ fn shape(effect: Effect, len_bytes: Option<u64>) -> Shape {
         effect,
         cores: 2,
         batch: None,
+        mapped: false,
     }
 }
 
@@ -48,7 +49,7 @@ fn names_are_read_as_they_are_shown() {
         assert_eq!((name.parse(), scheme.to_string()), (Ok(scheme), name.to_owned()));
     }
     let error = "7".parse::<Scheme>().unwrap_err();
-    assert_eq!(error, "'7' is none of auto, direct, 1, 2, 3, 4, 6, staged");
+    assert_eq!(error, "'7' is none of auto, direct, mapped, 1, 2, 3, 4, 6, staged");
 }
 
 #[test]
@@ -68,11 +69,11 @@ fn two_machines_carry_all_schemes_out() {
     ] {
         assert_eq!(io(scheme), Io::Assisted { prefetch });
     }
-    // 2 accelerators of 4 threads.
+    // 2 accelerators of 4 threads: buffers of 512 KiB, one for input, one for output.
     let all = LEN_BYTES / BLOCK_BYTES / 8;
     for (scheme, reader, writer, buffers) in [
         (Scheme::Whole, When::Ahead, When::After, all),
-        (Scheme::Signalled, When::Beside, When::Beside, all),
+        (Scheme::Signalled, When::Beside, When::Beside, 31),
         (Scheme::Staged, When::Beside, When::Beside, STAGING_DEFAULT as u64),
     ] {
         let (in_bytes, out_bytes) = (8 * BLOCK_BYTES + 128, 8 * BLOCK_BYTES);
@@ -86,11 +87,13 @@ fn memory_holds_what_the_scheme_says() {
     for scheme in [Scheme::Assisted, Scheme::ReadAhead, Scheme::Prefetch] {
         assert!(added(scheme, Effect::Transform) <= 2 << 20, "{scheme}");
     }
-    for scheme in [Scheme::Whole, Scheme::Signalled] {
-        let around = added(scheme, Effect::Reduce) - LEN_BYTES;
-        assert!(around < 1 << 20, "{scheme}: {around}");
-        let around = added(scheme, Effect::Transform) - 2 * LEN_BYTES;
-        assert!(around < 1 << 20, "{scheme}: {around}");
+    let around = added(Scheme::Whole, Effect::Reduce) - LEN_BYTES;
+    assert!(around < 1 << 20, "{around}");
+    let around = added(Scheme::Whole, Effect::Transform) - 2 * LEN_BYTES;
+    assert!(around < 1 << 20, "{around}");
+    for effect in [Effect::Reduce, Effect::Transform] {
+        let bytes = added(Scheme::Signalled, effect);
+        assert!(bytes.abs_diff(SIGNALLED_BYTES) < 1 << 20, "{bytes}");
     }
     let buffers = STAGING_DEFAULT as u64 * 8 * BLOCK_BYTES;
     let around = added(Scheme::Staged, Effect::Transform) - 2 * buffers;
@@ -109,6 +112,8 @@ fn what_a_scheme_cannot_do_is_refused() {
         let error = refused(&options, shape(Effect::Rewrite, Some(LEN_BYTES)));
         assert!(error.ends_with("shows too late; take --scheme direct"), "{error}");
     }
+    let error = refused(&options(Scheme::Mapped), shape(Effect::Reduce, None));
+    assert!(error.starts_with("--scheme mapped: a pipe has no pages"), "{error}");
     for effect in [Effect::Transform, Effect::Rewrite] {
         Plan::new(&options(Scheme::Direct), shape(effect, None), |_| 0).unwrap();
     }
@@ -137,7 +142,7 @@ proptest! {
         prop_assert!(layout.buffers == 1 || places < len / block + 1 + layout.buffer_units);
         if scheme == Scheme::Staged {
             prop_assert!(layout.buffers <= staging as u64);
-        } else {
+        } else if scheme == Scheme::Whole {
             prop_assert!(places >= plan.units.unwrap());
         }
         for index in 0..plan.units.unwrap() {

@@ -5,6 +5,7 @@ mod changes;
 mod direct;
 mod failures;
 mod many;
+mod mapped;
 mod memory;
 mod pipes;
 mod probe;

@@ -78,6 +78,17 @@ fn settings() -> impl Strategy<Value = (Setting, Cut)> {
     })
 }
 
+/// Reductions of files that are looked at in place.
+fn mapped() -> impl Strategy<Value = (Setting, Cut)> {
+    settings().prop_map(|(mut setting, cut)| {
+        (setting.from, setting.to) = (From::File, To::Nothing);
+        setting.options.faults = None;
+        setting.options.staging = None;
+        setting.options.direct = Direct::Auto;
+        (setting.scheme(Scheme::Mapped), cut)
+    })
+}
+
 /// Compares a run with the reference; `false` if it was refused for a reason that counts.
 fn check(setting: &Setting, order: MergeOrder, ran: Ran) -> bool {
     let outcome = match ran.outcome {
@@ -119,7 +130,7 @@ proptest! {
 
     #[test]
     fn every_run_matches_the_reference(
-        (setting, cut) in settings(), order in prop::sample::select(&[MergeOrder::Any, MergeOrder::ByUnit]),
+        (setting, cut) in prop_oneof![9 => settings(), 1 => mapped()], order in prop::sample::select(&[MergeOrder::Any, MergeOrder::ByUnit]),
     ) {
         if setting.options.engine == EngineChoice::Uring && !has_uring() {
             return Ok(());
