@@ -118,11 +118,12 @@ struct Layout {
     /// by what is cached, on is an error where it cannot be
     #[arg(long, value_name = "WHEN", default_value_t, value_parser = one_of::<Direct>(&["auto", "on", "off"]))]
     direct: Direct,
-    /// Who reads and writes: direct, the accelerators' own threads; 1, the host
-    /// at their call; 2, that after it read all; 3, while it reads ahead; 4, all
-    /// through memory, before and after; 6, all through memory, meanwhile;
-    /// staged, as 6 through a few buffers. 2, 4 and 6 take no pipes, 4 and 6
-    /// do not rewrite. auto takes direct
+    /// Who reads and writes: direct, the accelerators' own threads; mapped, nobody,
+    /// cached input is looked at in place; 1, the host at their call; 2, that
+    /// after it read all; 3, while it reads ahead; 4, all through memory, before
+    /// and after; 6, through memory, meanwhile; staged, as 6 through a few
+    /// buffers. 2 and 4 take no pipes, 4 does not rewrite. auto takes mapped for
+    /// some kernels where all is cached, else direct
     #[arg(long, value_name = "NAME", default_value_t, value_parser = str::parse::<Scheme>)]
     scheme: Scheme,
     /// Buffers of --scheme staged [default: 3]

@@ -16,7 +16,7 @@ fn slips_of_the_keyboard_are_refused_with_a_suggestion() {
         ("run crc32c {} --thread 2", input, "'--threads'"),
         ("run crc32c {} --engine urin", input, "'uring'"),
         ("run crc32c {} --direct maybe", input, "auto, on, off"),
-        ("run crc32c {} --scheme 7", input, "auto, direct, 1, 2, 3, 4, 6, staged"),
+        ("run crc32c {} --scheme 7", input, "auto, direct, mapped, 1, 2, 3, 4, 6, staged"),
         ("run crc32c {} --scheme 5", input, "no signalling"),
         ("run crc32c {} --staging 2", input, "--scheme staged"),
         ("run crc32c {} --scheme staged --staging 0", input, "--staging"),

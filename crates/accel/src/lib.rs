@@ -60,6 +60,7 @@ mod store;
 mod topology;
 mod transfer;
 mod transfers;
+mod window;
 
 pub use accelerator::{
     Accelerator, Config, Host, HostError, Place, RunError, Step, Waits, run, run_with_host,
@@ -79,3 +80,4 @@ pub use stack::{StackCx, StackfulError};
 pub use store::{Buf, LocalStore, NoSpace};
 pub use topology::Topology;
 pub use transfer::{Load, Transfer, YieldNow};
+pub use window::FileWindow;

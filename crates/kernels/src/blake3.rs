@@ -103,6 +103,10 @@ impl Kernel for Blake3 {
         Effect::Reduce
     }
 
+    fn looks_in_place(&self) -> bool {
+        true
+    }
+
     fn check_many(&self) -> Result<(), KernelError> {
         let what = "the hashes of several inputs cannot be put together to one";
         Err(KernelError::new(what, "hash them one by one, or pipe `cat` of them into it"))

@@ -53,6 +53,10 @@ impl Kernel for Crc32c {
         Effect::Reduce
     }
 
+    fn looks_in_place(&self) -> bool {
+        true
+    }
+
     fn merge_order(&self) -> MergeOrder {
         MergeOrder::ByUnit
     }

@@ -100,6 +100,10 @@ impl Kernel for Histogram {
         Effect::Reduce
     }
 
+    fn looks_in_place(&self) -> bool {
+        true
+    }
+
     fn memory_bytes(&self, accelerators: usize) -> u64 {
         (PART_BYTES + size_of::<HistogramPart>() as u64) * accelerators as u64
     }

@@ -142,6 +142,10 @@ impl Kernel for LinReg {
         Effect::Reduce
     }
 
+    fn looks_in_place(&self) -> bool {
+        true
+    }
+
     fn merge_order(&self) -> MergeOrder {
         if self.pair_type.is_exact() { MergeOrder::Any } else { MergeOrder::ByUnit }
     }

@@ -144,6 +144,10 @@ impl<L: Kernel> Kernel for Chain<L> {
         self.last.check_many()
     }
 
+    fn looks_in_place(&self) -> bool {
+        self.first.is_empty() && self.last.looks_in_place()
+    }
+
     fn merge_order(&self) -> MergeOrder {
         self.last.merge_order()
     }

@@ -1,22 +1,22 @@
 //! What the threads of a run do: on every accelerator a few of them each do the
 //! naive loop of getting a unit, computing, and putting it back.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use accel::{Buf, Config, Cx, Tag, TransferError, TransferFault};
+use accel::{Buf, Config, Cx, FileWindow, Tag, TransferError, TransferFault};
 use storage::{Input, InputError};
 
 use crate::error::{Failure, StreamError, as_io};
 use crate::gate::lock;
-use crate::kernel::{Block, Body, Kernel, Out, OutState, Unit};
+use crate::kernel::{Block, Body, Kernel, KernelError, Out, OutState, Unit};
 use crate::leases::Lease;
 use crate::merge::Parts;
 use crate::pipeline::Stand;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Piece, Plan};
 use crate::run::Layout;
-use crate::scheme::Host;
+use crate::scheme::{Host, Io, read_error};
 use crate::sink::{ROOM_FROM, Sink};
 use crate::source::Source;
 use crate::stats::{Progress, Step, Tally};
@@ -81,7 +81,10 @@ impl<'j, K: Kernel> Job<'j, K> {
         let tallies = self.host.beside(options.faults, &fail, || {
             accel::run(&config, |cx, at| async move {
                 let (mut watch, stand) = (watches.start(&cx, at), Stand::of(self.plan, at));
-                let worked = self.work(&cx, stand, &mut watch).await;
+                let worked = match self.plan.io {
+                    Io::Mapped => self.look(stand, &mut watch).await,
+                    _ => self.work(&cx, stand, &mut watch).await,
+                };
                 let failed = worked.map_err(|failure| self.fail(failure)).is_err();
                 stand.leave(&cx, failed, || self.buffer(&cx)).await;
                 watch.tally
@@ -184,6 +187,39 @@ impl<'j, K: Kernel> Job<'j, K> {
         Ok(taken)
     }
 
+    /// The loop of one thread that looks at the input where it lies.
+    async fn look(&self, stand: Stand, watch: &mut Watch<'_>) -> Result<(), Failure> {
+        let Source::Offsets { next, .. } = &self.source else { return Ok(()) };
+        let failed = |error| InputError::read(self.input.name(), 0, &error);
+        let mut window = FileWindow::new().map_err(failed).map_err(Failure::of(0))?;
+        while let Some(piece) = self.next_piece(next) {
+            let before = Instant::now();
+            self.collect(piece, stand, |part| {
+                let seen = window.look(self.input.file(), piece.start(), piece.len(), |bytes| {
+                    let mapped = watch.step(Step::Get, before, &piece);
+                    let computed = self.block(piece, bytes, Out::default(), part, stand);
+                    watch.step(Step::Compute, mapped, &piece);
+                    computed
+                });
+                seen.map_err(|fault| {
+                    Failure::of(piece.index)(read_error(self.input, piece, &fault))
+                })?
+            })
+            .await?;
+            watch.unit(&piece);
+        }
+        Ok(())
+    }
+
+    /// The next unit of an input with offsets; `None` at the end.
+    fn next_piece(&self, next: &AtomicU64) -> Option<Piece> {
+        let is_over = |lease: Lease| lease.is_over(next.load(Ordering::Relaxed));
+        if self.failed.load(Ordering::Relaxed) || self.lease.is_some_and(is_over) {
+            return None;
+        }
+        self.plan.piece(next.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Takes the next unit and gets it, surroundings included; `None` at the end.
     async fn get<'env>(
         &'env self,
@@ -195,13 +231,8 @@ impl<'j, K: Kernel> Job<'j, K> {
         }
         let (region, piece) = match &self.source {
             Source::Offsets { region, next } => {
-                if self.lease.is_some_and(|lease| lease.is_over(next.load(Ordering::Relaxed))) {
-                    return Ok((buf, None));
-                }
-                match self.plan.piece(next.fetch_add(1, Ordering::Relaxed)) {
-                    Some(piece) => (region, piece),
-                    None => return Ok((buf, None)),
-                }
+                let Some(piece) = self.next_piece(next) else { return Ok((buf, None)) };
+                (region, piece)
             }
             Source::Host { next } => {
                 return self.host.get(cx, next.fetch_add(1, Ordering::Relaxed), buf).await;
@@ -290,33 +321,35 @@ impl<'j, K: Kernel> Job<'j, K> {
     async fn compute(
         &self,
         piece: Piece,
-        buf: &mut Buf,
+        buf: &mut [u8],
         out: Out<'_>,
         stand: Stand,
     ) -> Result<(), Failure> {
-        let refused = |(unit, error)| {
-            let input = self.input.name().to_owned();
-            Failure { unit, error: StreamError::Kernel { input, error } }
-        };
-        let own = |error| refused((piece.index, error));
-        let unit = &Unit { index: piece.index, offset: piece.offset, body: self.body };
-        let (before, rest) = buf.split_at_mut(piece.before);
-        let (data, after) = rest.split_at_mut(piece.data);
-        let block = Block { before, data, after, out };
-        if !stand.is_last() {
-            return self.kernel.early_stage(stand.stage, unit, block).map_err(own);
+        if stand.is_last() {
+            self.collect(piece, stand, |part| self.block(piece, buf, out, part, stand)).await
+        } else {
+            let (unit, block) = self.unit(piece, buf, out);
+            let computed = self.kernel.early_stage(stand.stage, &unit, block);
+            computed.map_err(|error| self.refused(piece.index, error))
         }
-        let compute = if stand.is_first() { K::block } else { K::last_stage };
+    }
+
+    /// Has `block` compute a unit into the part that is its own.
+    async fn collect(
+        &self,
+        piece: Piece,
+        stand: Stand,
+        block: impl FnOnce(&mut K::Part) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         match self.parts {
-            Parts::Any(parts) => {
-                compute(self.kernel, unit, block, &mut lock(&parts[stand.lane()])).map_err(own)
-            }
+            Parts::Any(parts) => block(&mut lock(&parts[stand.lane()])),
             Parts::ByUnit(in_order) => {
                 let mut part = self.kernel.part(self.plan.lanes());
-                compute(self.kernel, unit, block, &mut part).map_err(own)?;
-                match in_order.take(self.kernel, unit.index, part).await.map_err(refused) {
+                block(&mut part)?;
+                let taken = in_order.take(self.kernel, piece.index, part).await;
+                match taken.map_err(|(unit, error)| self.refused(unit, error)) {
                     // A later unit's part, merged on the way: this unit goes on.
-                    Err(failure) if failure.unit > unit.index => {
+                    Err(failure) if failure.unit > piece.index => {
                         self.fail(failure);
                         Ok(())
                     }
@@ -324,6 +357,38 @@ impl<'j, K: Kernel> Job<'j, K> {
                 }
             }
         }
+    }
+
+    /// The last kernel's call for a unit whose bytes, surroundings included, are these.
+    fn block(
+        &self,
+        piece: Piece,
+        bytes: &mut [u8],
+        out: Out<'_>,
+        part: &mut K::Part,
+        stand: Stand,
+    ) -> Result<(), Failure> {
+        let (unit, block) = self.unit(piece, bytes, out);
+        let compute = if stand.is_first() { K::block } else { K::last_stage };
+        let computed = compute(self.kernel, &unit, block, part);
+        computed.map_err(|error| self.refused(piece.index, error))
+    }
+
+    fn unit<'b>(
+        &self,
+        piece: Piece,
+        bytes: &'b mut [u8],
+        out: Out<'b>,
+    ) -> (Unit<'j, K::Header>, Block<'b>) {
+        let unit = Unit { index: piece.index, offset: piece.offset, body: self.body };
+        let (before, rest) = bytes.split_at_mut(piece.before);
+        let (data, after) = rest.split_at_mut(piece.data);
+        (unit, Block { before, data, after, out })
+    }
+
+    fn refused(&self, unit: u64, error: KernelError) -> Failure {
+        let input = self.input.name().to_owned();
+        Failure { unit, error: StreamError::Kernel { input, error } }
     }
 
     /// What went wrong with a get of the bytes before `end`.

@@ -268,6 +268,16 @@ pub trait Kernel: Send + Sync {
         Ok(())
     }
 
+    /// Whether blocks may be the page cache's own pages ([`Scheme::Mapped`]): for
+    /// a reduction that reads its blocks and never writes to them, and that is
+    /// content with any bytes, also with some that another process changes
+    /// while it looks at them. The run ends with an error then.
+    ///
+    /// [`Scheme::Mapped`]: crate::Scheme::Mapped
+    fn looks_in_place(&self) -> bool {
+        false
+    }
+
     /// In which order parts are merged.
     fn merge_order(&self) -> MergeOrder {
         MergeOrder::Any
@@ -394,6 +404,10 @@ impl<K: Kernel + ?Sized> Kernel for Box<K> {
 
     fn check_many(&self) -> Result<(), KernelError> {
         (**self).check_many()
+    }
+
+    fn looks_in_place(&self) -> bool {
+        (**self).looks_in_place()
     }
 
     fn merge_order(&self) -> MergeOrder {

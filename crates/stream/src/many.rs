@@ -125,6 +125,7 @@ impl Plans {
                 cores,
                 stages,
                 batch,
+                mapped: options.scheme == Scheme::Mapped,
             };
             Plan::new(options, shape, |_| parts_bytes(kernel, lanes))
         };

@@ -61,6 +61,8 @@ pub(crate) struct Path {
     pub(crate) align_bytes: u64,
     /// Why, for people.
     pub(crate) why: String,
+    /// All of an input that was looked at for it is in the page cache.
+    pub(crate) all_cached: bool,
 }
 
 impl Path {
@@ -68,14 +70,17 @@ impl Path {
         // What a pipe brings can still be written past the cache: see there.
         let piped = input.kind() == Kind::Stream && effect == Effect::Transform;
         let wish = if piped { Direct::Auto } else { wish };
+        let mut all_cached = false;
         let cached = || match input.resident_share() {
             Some(share) if share > CACHED_SHARE => {
+                all_cached = share >= 1.0;
                 Some(format!("{:.0}% of it is cached", share * 100.0))
             }
             _ => None,
         };
         let open = || input.open_direct().map_err(|refused| refused.to_string());
-        choose(input.kind(), input.len_bytes(), wish, cached, open)
+        let path = choose(input.kind(), input.len_bytes(), wish, cached, open)?;
+        Ok(Self { all_cached, ..path })
     }
 
     pub(crate) fn of_output(output: &Output, plan: &Plan, wish: Direct) -> Result<Self, PlanError> {
@@ -105,16 +110,19 @@ impl Path {
 
     /// Through the page cache, because `why`.
     pub(crate) fn cached(why: &str) -> Self {
-        Self { direct: None, align_bytes: 1, why: format!("page cache: {why}") }
+        Self::new(format!("page cache: {why}"))
+    }
+
+    /// With no direct descriptor.
+    fn new(why: String) -> Self {
+        Self { direct: None, align_bytes: 1, why, all_cached: false }
     }
 
     /// As the host goes, which `reads` or `writes`.
     pub(crate) fn by_host(kind: Kind, does: &str, scheme: Scheme) -> Self {
         let by_host = format!("the host {does}, by scheme {scheme}");
         match kind {
-            Kind::Stream => {
-                Self { direct: None, align_bytes: 1, why: format!("a stream, which {by_host}") }
-            }
+            Kind::Stream => Self::new(format!("a stream, which {by_host}")),
             Kind::File | Kind::BlockDevice => Self::cached(&by_host),
         }
     }
@@ -145,11 +153,7 @@ fn choose(
     let cached = |why: String| Ok(Path::cached(&why));
     // A stream has no direct I/O, which is said below if that was asked for.
     if kind == Kind::Stream && wish != Direct::On {
-        return Ok(Path {
-            direct: None,
-            align_bytes: 1,
-            why: "a stream, one byte after the other".into(),
-        });
+        return Ok(Path::new("a stream, one byte after the other".into()));
     }
     match wish {
         Direct::Off => return cached("asked for".into()),
@@ -173,7 +177,7 @@ fn choose(
     });
     match opened {
         Ok((direct, align_bytes)) => {
-            Ok(Path { direct: Some(direct), align_bytes, why: "direct".into() })
+            Ok(Path { direct: Some(direct), align_bytes, why: "direct".into(), all_cached: false })
         }
         Err(why) if wish == Direct::On => Err(PlanError::Direct { why }),
         Err(why) => cached(why),

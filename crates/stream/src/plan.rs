@@ -24,6 +24,9 @@ const DEVICE: Defaults = Defaults { block_bytes: 512 * 1024, threads: 4 };
 /// to have the next one at hand.
 const CACHE: Defaults = Defaults { block_bytes: 256 * 1024, threads: 2 };
 
+/// Where the page cache is looked at: a mapping costs about as much as its pages.
+const PAGES: Defaults = Defaults { block_bytes: 1024 * 1024, threads: 1 };
+
 /// Buffers are aligned to this for direct I/O, whatever less a device needs.
 pub(crate) const BUF_ALIGN_BYTES: u64 = 4096;
 
@@ -51,9 +54,11 @@ pub struct Options {
     /// Accelerators (cores). Default: those of the affinity mask; of a spread
     /// chain as many for each kernel as there are, but one at least.
     pub accelerators: Option<usize>,
-    /// Threads per accelerator. Default 4, or 2 to only read what is cached.
+    /// Threads per accelerator. Default 4, or 2 to only read what is cached, 1 to
+    /// look at it in place.
     pub threads: Option<usize>,
-    /// Bytes of a unit. Default 512 KiB, or 256 KiB to only read what is cached.
+    /// Bytes of a unit. Default 512 KiB, or 256 KiB to only read what is cached,
+    /// 1 MiB to look at it in place.
     pub block_bytes: Option<u64>,
     /// Most local store per accelerator in bytes; blocks that are not given are
     /// chosen to fit. What the threads' buffers do not take is not mapped.
@@ -70,6 +75,17 @@ pub struct Options {
     pub pipeline: Pipeline,
     /// Faults to inject. For tests.
     pub faults: Option<Faults>,
+}
+
+impl Options {
+    /// Whether nothing that was asked for is about transfers.
+    pub(crate) fn leaves_transfers_open(&self) -> bool {
+        self.scheme == Scheme::Auto
+            && self.direct == Direct::Auto
+            && self.engine == EngineChoice::default()
+            && (self.threads, self.local_store_bytes) == (None, None)
+            && self.faults.is_none()
+    }
 }
 
 /// Why a plan cannot be made.
@@ -194,11 +210,17 @@ pub(crate) struct Shape {
     /// That many inputs of up to this length, each streamed by one thread;
     /// `None` for one that all threads share.
     pub(crate) batch: Option<usize>,
+    /// Blocks are looked at where they lie.
+    pub(crate) mapped: bool,
 }
 
 impl Shape {
     fn defaults(&self) -> Defaults {
-        if self.effect.writes() || self.direct_align_bytes > 1 { DEVICE } else { CACHE }
+        match self.mapped {
+            true => PAGES,
+            false if self.effect.writes() || self.direct_align_bytes > 1 => DEVICE,
+            false => CACHE,
+        }
     }
 
     fn accelerators(&self, wanted: Option<usize>) -> Result<usize, PlanError> {
@@ -247,7 +269,7 @@ pub struct Plan {
     pub block_bytes: u64,
     /// Number of units; `None` if the input's end is not known.
     pub units: Option<u64>,
-    /// Bytes of each thread's buffer.
+    /// Bytes of each thread's buffer, or of what it looks at.
     pub buffer_bytes: u64,
     /// Bytes of the buffer that each thread of a rewrite writes to; else 0.
     pub out_bytes: u64,
@@ -330,7 +352,7 @@ impl Plan {
             units,
             buffer_bytes,
             out_bytes,
-            local_store_bytes: needed,
+            local_store_bytes: if io == Io::Mapped { 0 } else { needed },
             memory_bytes,
             body: shape.body,
             scheme: options.scheme.resolved(),

@@ -1,20 +1,21 @@
 //! Lays a run out, and carries it out.
 
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use accel::Config;
+use accel::{Config, FileWindow};
 use storage::{Input, Kind, Output};
 
 use crate::error::StreamError;
 use crate::job::Job;
 use crate::journal::Journal;
-use crate::kernel::{Body, Head, Kernel, MergeOrder};
+use crate::kernel::{Body, Effect, Head, Kernel, MergeOrder};
 use crate::leases;
 use crate::memory::{free_bytes, peak_rss_bytes, rss_bytes};
 use crate::merge::{EARLY_PARTS_MAX, Parts, merge_order};
 use crate::paths::{Direct, Path};
 use crate::plan::{Options, Plan, PlanError, Shape};
-use crate::scheme::{Host, Io, Scheme};
+use crate::scheme::{Host, Scheme};
 use crate::sink::Sink;
 use crate::source::Source;
 use crate::stats::{Outcome, Progress, Stats, Tally};
@@ -44,14 +45,25 @@ pub(crate) fn layout<K: Kernel>(
 ) -> Result<Layout<K::Header>, StreamError> {
     let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
     let body = kernel.open(&InputHead(input)).map_err(refused)?;
-    let path = match options.scheme.resolved() {
+    let mut path = match options.scheme.resolved() {
         Scheme::Direct => Path::of_input(input, options.direct, kernel.effect())?,
         scheme if options.direct == Direct::On => {
-            let why = "the host reads and writes through the page cache".to_owned();
+            let why = "it reads and writes through the page cache".to_owned();
             return Err(PlanError::Scheme { scheme, why, cure: "take --direct auto" }.into());
         }
+        Scheme::Mapped => Path::cached("looked at in place, as asked for"),
         scheme => Path::by_host(input.kind(), "reads", scheme),
     };
+    let mut options = Cow::Borrowed(options);
+    if options.scheme == Scheme::Mapped {
+        check_in_place(kernel, input)?;
+    } else if options.leaves_transfers_open()
+        && path.all_cached
+        && check_in_place(kernel, input).is_ok()
+    {
+        options.to_mut().scheme = Scheme::Mapped;
+        path.why.push_str(", looked at in place");
+    }
     let shape = Shape {
         body: body.range.clone(),
         len_bytes: input.len_bytes(),
@@ -61,10 +73,28 @@ pub(crate) fn layout<K: Kernel>(
         cores: Config::default().accelerators,
         stages: options.pipeline.stages(kernel)?,
         batch: None,
+        mapped: options.scheme == Scheme::Mapped,
     };
-    let plan = Plan::new(options, shape, |lanes| parts_bytes(kernel, sharing.unwrap_or(lanes)))?;
+    let plan = Plan::new(&options, shape, |lanes| parts_bytes(kernel, sharing.unwrap_or(lanes)))?;
     plan.io.check(&plan, free_bytes)?;
     Ok(Layout { plan, body, path })
+}
+
+/// Whether the input's pages may be looked at, and can be.
+fn check_in_place<K: Kernel>(kernel: &K, input: &Input) -> Result<(), PlanError> {
+    let cure = "take --scheme direct";
+    let refused = |why| PlanError::Scheme { scheme: Scheme::Mapped, why, cure };
+    if kernel.effect() != Effect::Reduce || !kernel.looks_in_place() {
+        let name = kernel.name();
+        return Err(refused(format!("{name} wants blocks of its own to write to or rely on")));
+    }
+    if input.len_bytes().is_some_and(|len| len > 0) {
+        let seen = FileWindow::new().and_then(|mut window| {
+            window.look(input.file(), 0, 1, |_| ()).map_err(|fault| fault.error)
+        });
+        seen.map_err(|error| refused(format!("{} cannot be mapped: {error}", input.name())))?;
+    }
+    Ok(())
 }
 
 /// Most memory of a run's parts, in bytes, those that wait for others included.
@@ -166,7 +196,7 @@ pub(crate) fn check_output<K: Kernel>(kernel: &K, has_output: bool) -> Result<()
 
 /// Whether a journal can tell how far a run like this has come.
 pub(crate) fn check_journaled(plan: &Plan) -> Result<(), PlanError> {
-    if plan.io == Io::Own {
+    if !plan.io.is_by_host() {
         return Ok(());
     }
     let why = "a journal knows what accelerators wrote by themselves".to_owned();
@@ -228,7 +258,7 @@ pub(crate) fn stream_one<K: Kernel>(
 ) -> Result<(Streamed, Plan), StreamError> {
     let (plan, path) = (&laid.plan, &laid.path);
     let host = Host::of(plan, input, output)?;
-    let by_host = (plan.io != Io::Own).then_some(&host);
+    let by_host = plan.io.is_by_host().then_some(&host);
     let sink =
         output.map(|output| Sink::open(output, plan, options.direct, by_host)).transpose()?;
     let source = Source::of(input, path, plan);

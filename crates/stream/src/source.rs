@@ -10,11 +10,10 @@ use crate::error::Failure;
 use crate::kernel::Cut;
 use crate::paths::Path;
 use crate::plan::{Piece, Plan};
-use crate::scheme::Io;
 
 /// Gives out each unit once, in order.
 pub(crate) enum Source {
-    /// The input has offsets: a counter is enough, everybody reads for itself.
+    /// The input has offsets: a counter is enough, everybody reads, or looks, for itself.
     Offsets { region: Region<'static>, next: AtomicU64 },
     /// The host reads it: see [`Host`](crate::scheme::Host).
     Host { next: AtomicU64 },
@@ -25,7 +24,7 @@ pub(crate) enum Source {
 impl Source {
     pub(crate) fn of(input: &Input, path: &Path, plan: &Plan) -> Self {
         match input.len_bytes() {
-            _ if plan.io != Io::Own => Self::Host { next: AtomicU64::new(0) },
+            _ if plan.io.is_by_host() => Self::Host { next: AtomicU64::new(0) },
             Some(len) => {
                 let region = path.region(input.file(), len, input.name());
                 Self::Offsets { region, next: AtomicU64::new(0) }

@@ -83,14 +83,15 @@ fn header(data: &[u8]) -> Header {
 
 /// Records that follow one another.
 fn records(data: &[u8]) -> Vec<Record> {
-    let mut units = 0;
+    let (mut inputs, mut units) = (0, 0);
     let record = |(sequence, part): (usize, &[u8])| {
+        inputs += u64::from(part[0] / 128);
         units += u64::from(part[0]);
         let output_bytes = units.wrapping_mul(u64::MAX / 7);
         let output = (sequence as u64, u64::from(part[0]) << 56);
         let path = part.to_vec();
         let unfinished = (part[0] % 2 == 1).then(|| OutputMark { path, ..OutputMark::default() });
-        let (sequence, inputs, part) = (sequence as u64, u64::from(part[0] / 2), part.to_vec());
+        let (sequence, part) = (sequence as u64, part.to_vec());
         Record { sequence, inputs, units, output_bytes, output, unfinished, part }
     };
     data.chunks(30).take(8).enumerate().map(record).collect()

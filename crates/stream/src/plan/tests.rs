@@ -11,6 +11,7 @@ fn shape(len: u64, cut: Cut) -> Shape {
         cores: 2,
         stages: 1,
         batch: None,
+        mapped: false,
     }
 }
 
@@ -150,7 +151,7 @@ proptest! {
             Options { accelerators, threads, block_bytes, local_store_bytes, ..Options::default() };
         let body = if whole { 0..len_bytes.unwrap_or(u64::MAX) } else { body.0..body.1 };
         let direct_align_bytes = if direct { 4096 } else { 1 };
-        let shape = Shape { body, len_bytes, cut, direct_align_bytes, effect, cores: 2, stages, batch: None };
+        let shape = Shape { body, len_bytes, cut, direct_align_bytes, effect, cores: 2, stages, batch: None, mapped: false };
         match Plan::new(&options, shape, |_| u64::MAX) {
             Ok(plan) => {
                 let around = cut.before_bytes as u64 + cut.after_bytes as u64;

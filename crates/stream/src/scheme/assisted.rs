@@ -255,7 +255,7 @@ impl<'j> Assisted<'j> {
 
 /// What went wrong with reading a unit: where the input ends, or the place of
 /// the unit that cannot be read.
-pub(super) fn read_error(input: &Input, piece: Piece, fault: &HostFault) -> InputError {
+pub(crate) fn read_error(input: &Input, piece: Piece, fault: &HostFault) -> InputError {
     let ends = fault.error.kind() == ErrorKind::UnexpectedEof;
     let offset = if ends { fault.offset } else { piece.start() };
     InputError::read(input.name(), offset, &fault.error)

@@ -32,7 +32,7 @@ impl<'j> Host<'j> {
         output: Option<&'j Output>,
     ) -> Result<Self, PlanError> {
         Ok(match &plan.io {
-            Io::Own => Self::Own,
+            Io::Own | Io::Mapped => Self::Own,
             Io::Assisted { prefetch } => {
                 Self::Assisted(Assisted::new(plan, input, output, *prefetch))
             }

@@ -14,10 +14,14 @@ use std::str::FromStr;
 use crate::kernel::Effect;
 use crate::plan::{Piece, Plan, PlanError, Shape};
 
+pub(crate) use assisted::read_error;
 pub(crate) use host::Host;
 
 /// Buffers of [`Scheme::Staged`]: one is read, one computed on, one written.
 pub const STAGING_DEFAULT: usize = 3;
+
+/// Memory of [`Scheme::Signalled`], unless a few buffers take more.
+const SIGNALLED_BYTES: u64 = 32 << 20;
 
 /// What reads ahead through the page cache reads into, over and over.
 pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
@@ -31,11 +35,14 @@ const HOST_THREAD_BYTES: u64 = 64 * 1024;
 /// Who does a run's I/O, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
-    /// [`Scheme::Direct`].
+    /// [`Scheme::Mapped`] for a reduction that can do with it, if all of its input
+    /// is cached and no option says how to transfer; else [`Scheme::Direct`].
     #[default]
     Auto,
     /// Every accelerator's own threads read and write.
     Direct,
+    /// Accelerators look at the page cache's own pages: nothing is transferred.
+    Mapped,
     /// Scheme 1: the host serves the accelerators' calls, one at a time.
     Assisted,
     /// Scheme 2: the host first reads all of the input into the page cache.
@@ -46,16 +53,18 @@ pub enum Scheme {
     /// accelerators compute from memory to memory, then the host writes.
     Whole,
     /// Scheme 6: a reader and a writer beside the accelerators say how far they
-    /// are, over memory that holds all.
+    /// are. The paper's memory held all of a file; this one's is as much as a
+    /// run may take, and used over and over.
     Signalled,
-    /// As scheme 6, through a few buffers in turn (CellStream).
+    /// As scheme 6, through no more than a few buffers in turn (CellStream).
     Staged,
 }
 
 /// All schemes, and how the command line calls them.
-const NAMES: [(Scheme, &str); 8] = [
+const NAMES: [(Scheme, &str); 9] = [
     (Scheme::Auto, "auto"),
     (Scheme::Direct, "direct"),
+    (Scheme::Mapped, "mapped"),
     (Scheme::Assisted, "1"),
     (Scheme::ReadAhead, "2"),
     (Scheme::Prefetch, "3"),
@@ -89,9 +98,9 @@ impl fmt::Display for Scheme {
 }
 
 impl Scheme {
-    /// What is carried out where this is asked for. By itself a run takes
-    /// `Direct`: in `cellway bench schemes` no other was faster by more than
-    /// its own runs differed.
+    /// What is carried out where this is asked for, unless a reduction looks in
+    /// place. By itself a run that transfers takes `Direct`: in `cellway bench
+    /// schemes` no other was faster by more than its own runs differed.
     #[must_use]
     pub fn resolved(self) -> Self {
         if self == Self::Auto { Self::Direct } else { self }
@@ -114,6 +123,8 @@ pub(crate) enum When {
 pub(crate) enum Io {
     /// By each accelerator's own transfers from and to files.
     Own,
+    /// Not at all: the input's pages are looked at.
+    Mapped,
     /// By calls that the host serves; schemes 1 to 3 differ in when it reads ahead.
     Assisted { prefetch: Option<When> },
     /// Through memory.
@@ -127,7 +138,7 @@ pub(crate) struct Staging {
     pub(crate) reader: When,
     /// Beside or after.
     pub(crate) writer: When,
-    /// Buffers that are used in turn; enough for all of the input, or a few.
+    /// Buffers that are used in turn; scheme 4 has enough for all of the input.
     pub(crate) buffers: u64,
     /// Units of a buffer: one for each thread; of a pipe, whose end shows late, 1.
     pub(crate) buffer_units: u64,
@@ -166,11 +177,15 @@ impl Io {
         }
         let (reader, writer) = match scheme.resolved() {
             Scheme::Auto | Scheme::Direct => return Ok(Self::Own),
+            Scheme::Mapped if units.count.is_some() => return Ok(Self::Mapped),
+            Scheme::Mapped => {
+                return refused("a pipe has no pages to look at", "name a file, or take another");
+            }
             Scheme::Assisted | Scheme::ReadAhead | Scheme::Prefetch => (None, When::Beside),
             Scheme::Whole => (Some(When::Ahead), When::After),
             Scheme::Signalled | Scheme::Staged => (Some(When::Beside), When::Beside),
         };
-        let holds_all = matches!(scheme, Scheme::ReadAhead | Scheme::Whole | Scheme::Signalled);
+        let holds_all = matches!(scheme, Scheme::ReadAhead | Scheme::Whole);
         if holds_all && units.count.is_none() {
             return refused(
                 "it holds all of its input, and where a pipe ends shows at its end: memory would \
@@ -194,13 +209,22 @@ impl Io {
             return Ok(Self::Assisted { prefetch });
         };
         let threads = units.threads.max(1);
-        let few = buffers.unwrap_or(STAGING_DEFAULT) as u64;
-        let (buffers, buffer_units) = match units.count {
-            None => (few.saturating_mul(threads), 1),
+        let buffer_units = if units.count.is_some() { threads } else { 1 };
+        let few =
+            (buffers.unwrap_or(STAGING_DEFAULT) as u64).saturating_mul(threads / buffer_units);
+        let few = match scheme {
+            Scheme::Signalled => {
+                let each = units.bytes.saturating_add(units.out_bytes).saturating_mul(buffer_units);
+                few.max(SIGNALLED_BYTES / each.max(1))
+            }
+            _ => few,
+        };
+        let buffers = match units.count {
             Some(count) => {
                 let needed = count.div_ceil(threads).max(1);
-                (if scheme == Scheme::Staged { needed.min(few) } else { needed }, threads)
+                if scheme == Scheme::Whole { needed } else { needed.min(few) }
             }
+            None => few,
         };
         let count = units.count.unwrap_or(u64::MAX);
         let in_bytes = units.bytes.saturating_mul(buffer_units.min(count));
@@ -249,10 +273,15 @@ impl Io {
         }
     }
 
+    /// Whether the host has a part in it.
+    pub(crate) fn is_by_host(&self) -> bool {
+        matches!(self, Self::Assisted { .. } | Self::Staged(_))
+    }
+
     /// What the host's part takes of memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         match self {
-            Self::Own => 0,
+            Self::Own | Self::Mapped => 0,
             Self::Assisted { prefetch } => {
                 2 * HOST_THREAD_BYTES + prefetch.map_or(0, |_| SCRATCH_BYTES as u64)
             }

@@ -372,7 +372,9 @@ impl<'j> Staged<'j> {
         while state.stop_from > 0 {
             let (mut places, mut len) = (0, 0);
             let side_by_side = state.put[slot..].iter().take(self.layout.buffer_units as usize);
-            for put in side_by_side.map_while(Option::as_ref) {
+            // A unit that failed may have been put before that showed.
+            let is_wanted = |put: &&Put| put.unit < state.stop_from;
+            for put in side_by_side.map_while(|put| put.as_ref().filter(is_wanted)) {
                 // Behind one that is not full there is a gap.
                 if len as u64 != places * self.layout.out_bytes {
                     break;

@@ -25,6 +25,7 @@ fn shape(effect: Effect, len_bytes: Option<u64>) -> Shape {
         cores: 2,
         stages: 1,
         batch: None,
+        mapped: false,
     }
 }
 
@@ -49,7 +50,7 @@ fn names_are_read_as_they_are_shown() {
         assert_eq!((name.parse(), scheme.to_string()), (Ok(scheme), name.to_owned()));
     }
     let error = "7".parse::<Scheme>().unwrap_err();
-    assert_eq!(error, "'7' is none of auto, direct, 1, 2, 3, 4, 6, staged");
+    assert_eq!(error, "'7' is none of auto, direct, mapped, 1, 2, 3, 4, 6, staged");
 }
 
 #[test]
@@ -69,11 +70,11 @@ fn two_machines_carry_all_schemes_out() {
     ] {
         assert_eq!(io(scheme), Io::Assisted { prefetch });
     }
-    // 2 accelerators of 4 threads.
+    // 2 accelerators of 4 threads: buffers of 512 KiB, one for input, one for output.
     let all = LEN_BYTES / BLOCK_BYTES / 8;
     for (scheme, reader, writer, buffers) in [
         (Scheme::Whole, When::Ahead, When::After, all),
-        (Scheme::Signalled, When::Beside, When::Beside, all),
+        (Scheme::Signalled, When::Beside, When::Beside, 32),
         (Scheme::Staged, When::Beside, When::Beside, STAGING_DEFAULT as u64),
     ] {
         let (in_bytes, out_bytes) = (8 * BLOCK_BYTES + 128, BLOCK_BYTES);
@@ -89,11 +90,13 @@ fn memory_holds_what_the_scheme_says() {
     for scheme in [Scheme::Assisted, Scheme::ReadAhead, Scheme::Prefetch] {
         assert!(added(scheme, Effect::Transform) <= 2 << 20, "{scheme}");
     }
-    for scheme in [Scheme::Whole, Scheme::Signalled] {
-        let around = added(scheme, Effect::Reduce) - LEN_BYTES;
-        assert!(around < 1 << 20, "{scheme}: {around}");
-        let around = added(scheme, Effect::Transform) - 2 * LEN_BYTES;
-        assert!(around < 1 << 20, "{scheme}: {around}");
+    let around = added(Scheme::Whole, Effect::Reduce) - LEN_BYTES;
+    assert!(around < 1 << 20, "{around}");
+    let around = added(Scheme::Whole, Effect::Transform) - 2 * LEN_BYTES;
+    assert!(around < 1 << 20, "{around}");
+    for effect in [Effect::Reduce, Effect::Transform] {
+        let bytes = added(Scheme::Signalled, effect);
+        assert!(bytes.abs_diff(SIGNALLED_BYTES) < 1 << 20, "{bytes}");
     }
     let buffers = STAGING_DEFAULT as u64 * 8 * BLOCK_BYTES;
     let around = added(Scheme::Staged, Effect::Transform) - 2 * buffers;
@@ -104,7 +107,7 @@ fn memory_holds_what_the_scheme_says() {
 fn what_a_scheme_cannot_do_is_refused() {
     let refused =
         |options: &Options, shape: Shape| Plan::new(options, shape, |_| 0).unwrap_err().to_string();
-    let holds_all = [Scheme::ReadAhead, Scheme::Whole, Scheme::Signalled];
+    let holds_all = [Scheme::ReadAhead, Scheme::Whole];
     for scheme in SCHEMES {
         let options = options(scheme);
         for effect in [Effect::Reduce, Effect::Transform] {
@@ -126,6 +129,8 @@ fn what_a_scheme_cannot_do_is_refused() {
             Plan::new(&options, rewrite, |_| 0).unwrap();
         }
     }
+    let error = refused(&options(Scheme::Mapped), shape(Effect::Reduce, None));
+    assert!(error.starts_with("--scheme mapped: a pipe has no pages"), "{error}");
     for effect in [Effect::Transform, Effect::Rewrite] {
         Plan::new(&options(Scheme::Direct), shape(effect, None), |_| 0).unwrap();
     }
@@ -144,7 +149,8 @@ fn what_does_not_fit_the_memory_is_refused_with_the_sum() {
         assert_eq!((check(None), check(Some(3 * LEN_BYTES))), (Ok(()), Ok(())));
         let (units, notes) = (LEN_BYTES / BLOCK_BYTES, size_of::<Option<staged::Put>>() as u64);
         let (buffers, out_slots) = match scheme {
-            Scheme::Whole | Scheme::Signalled => (units / 8, units),
+            Scheme::Whole => (units / 8, units),
+            Scheme::Signalled => (32, 32 * 8),
             _ => (3, 24),
         };
         let out_bytes = out_slots * (BLOCK_BYTES + notes);
@@ -186,7 +192,7 @@ proptest! {
         prop_assert!(layout.buffers == 1 || places < len / block + 1 + layout.buffer_units);
         if scheme == Scheme::Staged {
             prop_assert!(layout.buffers <= staging as u64);
-        } else {
+        } else if scheme == Scheme::Whole {
             prop_assert!(places >= plan.units.unwrap());
         }
         for index in 0..plan.units.unwrap() {

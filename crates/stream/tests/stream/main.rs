@@ -6,6 +6,7 @@ mod direct;
 mod failures;
 mod many;
 mod many_resume;
+mod mapped;
 mod memory;
 mod pipes;
 mod probe;

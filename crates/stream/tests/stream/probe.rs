@@ -116,6 +116,10 @@ impl Kernel for Probe {
         self.effect
     }
 
+    fn looks_in_place(&self) -> bool {
+        self.effect == Effect::Reduce
+    }
+
     fn merge_order(&self) -> MergeOrder {
         self.order
     }

@@ -79,6 +79,17 @@ fn settings() -> impl Strategy<Value = (Setting, Cut)> {
     })
 }
 
+/// Reductions of files that are looked at in place.
+fn mapped() -> impl Strategy<Value = (Setting, Cut)> {
+    settings().prop_map(|(mut setting, cut)| {
+        (setting.from, setting.to) = (From::File, To::Nothing);
+        setting.options.faults = None;
+        setting.options.staging = None;
+        setting.options.direct = Direct::Auto;
+        (setting.scheme(Scheme::Mapped), cut)
+    })
+}
+
 /// Compares a run with the reference; `false` if it was refused for a reason that counts.
 fn check(setting: &Setting, order: MergeOrder, ran: Ran) -> bool {
     let outcome = match ran.outcome {
@@ -123,7 +134,7 @@ proptest! {
 
     #[test]
     fn every_run_matches_the_reference(
-        (setting, cut) in settings(), order in prop::sample::select(&[MergeOrder::Any, MergeOrder::ByUnit]),
+        (setting, cut) in prop_oneof![9 => settings(), 1 => mapped()], order in prop::sample::select(&[MergeOrder::Any, MergeOrder::ByUnit]),
         early in prop_oneof![Just(0), 1_usize..5], spread in any::<bool>(),
     ) {
         if setting.options.engine == EngineChoice::Uring && !has_uring() {
@@ -131,6 +142,8 @@ proptest! {
         }
         let mut kernel = setting.probe(order);
         kernel.cut = cut;
+        // What goes through a transform is not the page cache's any more.
+        let early = if setting.options.scheme == Scheme::Mapped { 0 } else { early };
         let setting = setting.spread(if spread { early } else { 0 });
         let Some(ran) = setting.run(&probe_behind(early, kernel)) else { return Ok(()) };
         check(&setting, order, ran);

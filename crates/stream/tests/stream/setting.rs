@@ -169,7 +169,7 @@ impl Setting {
     }
 
     fn holds_all(&self) -> bool {
-        [Scheme::ReadAhead, Scheme::Whole, Scheme::Signalled].contains(&self.options.scheme)
+        [Scheme::ReadAhead, Scheme::Whole].contains(&self.options.scheme)
     }
 
     /// Whether the scheme cannot do what is asked for.

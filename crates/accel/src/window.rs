@@ -1,0 +1,329 @@
+//! Files in place: the page cache's own pages, mapped a block at a time.
+//!
+//! A get copies, which is as long as computing where the file is in memory and
+//! a kernel reads each byte once. A [`FileWindow`] shows the pages themselves.
+//! A file that gets shorter meanwhile takes its pages with it: what is read of
+//! them then are zeros, and the window tells.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd as _;
+use std::ptr;
+use std::slice;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::engine::host::HostFault;
+
+/// What the handler knows of a window. Never freed, used again.
+struct Slot {
+    /// The mapping that is looked at; of no length between two.
+    start: AtomicUsize,
+    len_bytes: AtomicUsize,
+    /// A page of it was gone.
+    broken: AtomicBool,
+    claimed: AtomicBool,
+    next: *const Slot,
+}
+
+impl Slot {
+    /// What is mapped. While another thread changes it, nothing: its pages are
+    /// not what this thread asks about.
+    fn range(&self) -> Range<usize> {
+        let len_bytes = self.len_bytes.load(Ordering::Acquire);
+        let start = self.start.load(Ordering::Acquire);
+        let is_same = self.len_bytes.load(Ordering::Relaxed) == len_bytes;
+        start..if is_same { start + len_bytes } else { start }
+    }
+}
+
+// SAFETY: `next` is written before a slot is shared, and slots are never freed.
+unsafe impl Sync for Slot {}
+
+static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
+
+/// What was done about SIGBUS before; nothing if the handler could not be set.
+static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
+
+fn slots() -> impl Iterator<Item = &'static Slot> {
+    let mut next = SLOTS.load(Ordering::Acquire).cast_const();
+    std::iter::from_fn(move || {
+        // SAFETY: null or a slot, none of which is ever freed.
+        let slot = unsafe { next.as_ref() }?;
+        next = slot.next;
+        Some(slot)
+    })
+}
+
+fn claim() -> &'static Slot {
+    let is_free = |slot: &&Slot| !slot.claimed.swap(true, Ordering::AcqRel);
+    if let Some(slot) = slots().find(is_free) {
+        return slot;
+    }
+    let slot = Box::leak(Box::new(Slot {
+        start: AtomicUsize::new(0),
+        len_bytes: AtomicUsize::new(0),
+        broken: AtomicBool::new(false),
+        claimed: AtomicBool::new(true),
+        next: SLOTS.load(Ordering::Acquire),
+    }));
+    loop {
+        let next = slot.next.cast_mut();
+        match SLOTS.compare_exchange(next, slot, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return slot,
+            Err(newer) => slot.next = newer,
+        }
+    }
+}
+
+/// Shows parts of files, one at a time.
+pub struct FileWindow {
+    slot: &'static Slot,
+}
+
+impl FileWindow {
+    /// The first one of a process has SIGBUS handled: for windows as
+    /// [`FileWindow::look`] says, for all else as before.
+    ///
+    /// # Errors
+    /// The kernel does not have it handled.
+    pub fn new() -> io::Result<Self> {
+        match BEFORE.get_or_init(handle_sigbus) {
+            Some(_) => Ok(Self { slot: claim() }),
+            None => Err(io::Error::other("SIGBUS cannot be handled")),
+        }
+    }
+
+    /// Lets `see` look at `len_bytes` bytes of `file` from `offset` on. What it
+    /// changes there is its own. Another process that writes to the file
+    /// changes them while they are looked at.
+    ///
+    /// # Errors
+    /// Bytes that cannot be read, or are not there any more once `see` is done:
+    /// it may have seen zeros in their place.
+    pub fn look<R>(
+        &mut self,
+        file: &File,
+        offset: u64,
+        len_bytes: usize,
+        see: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, HostFault> {
+        let failed = |error: Errno| HostFault { offset, error: error.into() };
+        if len_bytes == 0 {
+            return Ok(see(&mut []));
+        }
+        let lead_bytes = offset as usize % rustix::param::page_size();
+        let mapped_bytes = lead_bytes + len_bytes;
+        // SAFETY: a new private mapping at an address of the kernel's choice
+        // touches no existing memory.
+        let start = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                mapped_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+                file.as_fd(),
+                offset - lead_bytes as u64,
+            )
+        };
+        let start: *mut u8 = start.map_err(failed)?.cast();
+        let shown = Shown { slot: self.slot, start, mapped_bytes };
+        self.slot.start.store(start as usize, Ordering::Relaxed);
+        self.slot.len_bytes.store(mapped_bytes, Ordering::Release);
+        // SAFETY: the mapping made above; its pages are read, not changed.
+        let brought =
+            unsafe { rustix::mm::madvise(start.cast(), mapped_bytes, Advice::LinuxPopulateRead) };
+        match brought {
+            // An older kernel brings each page when it is looked at.
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(Errno::FAULT) => return Err(lost(file, offset, len_bytes)),
+            Err(error) => return Err(failed(error)),
+        }
+        // SAFETY: the mapping is readable and writable, this call's own, and
+        // stays until `shown` is dropped: where the file's pages go, the handler
+        // puts others. Who writes to the file meanwhile changes bytes, which are
+        // valid whatever they are.
+        let bytes = unsafe { slice::from_raw_parts_mut(start.add(lead_bytes), len_bytes) };
+        let seen = see(bytes);
+        let broken = self.slot.broken.load(Ordering::Relaxed);
+        drop(shown);
+        if broken { Err(lost(file, offset, len_bytes)) } else { Ok(seen) }
+    }
+}
+
+/// Why pages cannot be brought or are not there any more: the file ends before
+/// them, or else its device failed.
+fn lost(file: &File, offset: u64, len_bytes: usize) -> HostFault {
+    match file.metadata() {
+        Ok(now) if now.len() < offset.saturating_add(len_bytes as u64) => {
+            let offset = now.len().max(offset);
+            HostFault { offset, error: io::ErrorKind::UnexpectedEof.into() }
+        }
+        Ok(_) => HostFault { offset, error: Errno::IO.into() },
+        Err(error) => HostFault { offset, error },
+    }
+}
+
+impl Drop for FileWindow {
+    fn drop(&mut self) {
+        self.slot.claimed.store(false, Ordering::Release);
+    }
+}
+
+/// A mapping while it is looked at.
+struct Shown {
+    slot: &'static Slot,
+    start: *mut u8,
+    mapped_bytes: usize,
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.slot.len_bytes.store(0, Ordering::Release);
+        self.slot.broken.store(false, Ordering::Relaxed);
+        // SAFETY: mapped by `look`, whose reference to it has ended.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.cast(), self.mapped_bytes) };
+        debug_assert!(unmapped.is_ok(), "unmapping a window cannot fail");
+    }
+}
+
+fn handle_sigbus() -> Option<libc::sigaction> {
+    // SAFETY: plain data, for which zeros are a value: no flags, an empty mask.
+    let (mut new, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+    new.sa_sigaction = on_sigbus as *const () as usize;
+    new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the handler only does what a signal handler may: atomics and system calls.
+    let set = unsafe { libc::sigaction(libc::SIGBUS, &raw const new, &raw mut before) };
+    (set == 0).then_some(before)
+}
+
+extern "C" fn on_sigbus(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel passes the signal's description.
+    let at = unsafe { (*info).si_addr() } as usize;
+    let found = slots().find_map(|slot| {
+        let range = slot.range();
+        range.contains(&at).then_some((slot, range.end))
+    });
+    match found {
+        Some((slot, end)) if replace(at, end) => slot.broken.store(true, Ordering::Relaxed),
+        _ => pass_on(signal, info, context),
+    }
+}
+
+/// Puts zeros in the place of a window's page at `at` and those after it.
+fn replace(at: usize, end: usize) -> bool {
+    let page = at - at % rustix::param::page_size();
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    // SAFETY: pages of the window's own mapping, which has no others to lose.
+    let put = unsafe { rustix::mm::mmap_anonymous(page as *mut _, end - page, prot, flags) };
+    put.is_ok()
+}
+
+/// Does what was done before about a signal that is no window's.
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let before = BEFORE.get().and_then(Option::as_ref);
+    let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
+    let takes_info = before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0);
+    // SAFETY: a handler that was installed for this signal, called as its flags
+    // say; or the default action, which the same access will meet again.
+    unsafe {
+        if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+            libc::signal(signal, libc::SIG_DFL);
+        } else if takes_info {
+            type WithInfo = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+            std::mem::transmute::<usize, WithInfo>(handler)(signal, info, context);
+        } else {
+            std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler)(signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(bytes).expect("room for it");
+        file
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i % 251) as u8 + 1).collect()
+    }
+
+    #[test]
+    fn shows_what_the_file_holds_wherever_it_is_looked_at() {
+        let bytes = pattern(3 * 4096 + 17);
+        let file = file(&bytes);
+        let mut window = FileWindow::new().expect("SIGBUS is handled");
+        for (offset, len) in [(0, 0), (0, 1), (5, 4096), (4095, 2), (8192, 4113), (0, bytes.len())]
+        {
+            let seen = window.look(&file, offset as u64, len, |seen| seen.to_vec());
+            assert_eq!(seen.expect("it is there"), &bytes[offset..offset + len]);
+        }
+    }
+
+    #[test]
+    fn what_is_changed_in_a_window_stays_there() {
+        let bytes = pattern(5000);
+        let file = file(&bytes);
+        let mut window = FileWindow::new().expect("SIGBUS is handled");
+        window.look(&file, 0, 5000, |seen| seen.fill(0)).expect("it is there");
+        let again = window.look(&file, 0, 5000, |seen| seen.to_vec());
+        assert_eq!(again.expect("it is there"), bytes);
+    }
+
+    #[test]
+    fn a_file_that_shrinks_under_a_window_is_told() {
+        let bytes = pattern(16 * 4096);
+        let file = file(&bytes);
+        let mut window = FileWindow::new().expect("SIGBUS is handled");
+        let seen = window.look(&file, 0, bytes.len(), |seen| {
+            file.set_len(4096).expect("it can be cut");
+            assert_eq!(seen[..4096], bytes[..4096]);
+            assert!(seen[4096..].iter().all(|byte| *byte == 0));
+        });
+        let fault = seen.expect_err("most of it is gone");
+        assert_eq!((fault.error.kind(), fault.offset), (io::ErrorKind::UnexpectedEof, 4096));
+        // Before it is looked at, too; and the window is as good as new.
+        let fault = window.look(&file, 4096, 1, |_| ()).expect_err("this is gone");
+        assert_eq!(fault.error.kind(), io::ErrorKind::UnexpectedEof);
+        window.look(&file, 0, 4096, |seen| assert_eq!(seen, &bytes[..4096])).expect("this is left");
+    }
+
+    #[test]
+    fn windows_of_many_threads_are_told_apart() {
+        std::thread::scope(|scope| {
+            for own in 0..8_usize {
+                scope.spawn(move || {
+                    let mut window = FileWindow::new().expect("SIGBUS is handled");
+                    let file = file(&[own as u8; 8192]);
+                    for _ in 0..100 {
+                        let cut = own % 2 == 0;
+                        let seen = window.look(&file, 0, 8192, |seen| {
+                            file.set_len(if cut { 0 } else { 8192 }).expect("it can be cut");
+                            seen[8191]
+                        });
+                        match seen {
+                            Ok(byte) => assert!(!cut && byte == own as u8),
+                            Err(_) => assert!(cut),
+                        }
+                        file.set_len(8192).expect("and made longer");
+                    }
+                });
+            }
+        });
+    }
+}
