@@ -39,9 +39,8 @@ pub(crate) fn run() -> Result<()> {
 
 /// Checks what cargo-fuzz builds, in the way it does; proptests run the same bodies.
 fn fuzz_targets() -> Command {
-    let mut check =
-        cargo(&["clippy", "--manifest-path", "fuzz/Cargo.toml", "--", "-D", "warnings"]);
-    check.env("RUSTFLAGS", "--cfg fuzzing");
+    let mut check = cargo(&["clippy", "--manifest-path", "fuzz/Cargo.toml"]);
+    check.args(["--no-default-features", "--", "-D", "warnings"]).env("RUSTFLAGS", "--cfg fuzzing");
     check
 }
 

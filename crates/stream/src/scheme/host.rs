@@ -18,7 +18,7 @@ use crate::stats::Spent;
 pub(crate) enum Host<'j> {
     /// Nothing: each accelerator does its own I/O.
     Own,
-    Assisted(Assisted<'j>),
+    Assisted(Box<Assisted<'j>>),
     Staged(Box<Staged<'j>>),
 }
 
@@ -34,7 +34,7 @@ impl<'j> Host<'j> {
         Ok(match &plan.io {
             Io::Own | Io::Mapped => Self::Own,
             Io::Assisted { prefetch } => {
-                Self::Assisted(Assisted::new(plan, input, output, *prefetch))
+                Self::Assisted(Box::new(Assisted::new(plan, input, output, *prefetch)))
             }
             Io::Staged(staging) => {
                 Self::Staged(Box::new(Staged::new(plan, staging, input, output)?))
