@@ -75,6 +75,29 @@ fn a_stopped_reduction_goes_on() {
     assert_eq!(folder.names(), ["in"]);
 }
 
+/// What was counted stands in a hidden folder beside the journal, and goes with it.
+#[test]
+fn a_stopped_word_count_goes_on() {
+    let folder = Folder::new();
+    let (input, journal) = (folder.file("in", &text(8 << 20)), folder.path("j"));
+    let whole = cellway("run wordcount {}", &[&input]).ok();
+    let begin = "run wordcount {} --journal {} --force";
+    stop(&folder, begin, &[&input, &journal], &journal);
+    let first = hidden(&folder).unwrap();
+    assert!(first.starts_with(".j.cellway-"), "{first}");
+    stop(&folder, begin, &[&input, &journal], &journal);
+    let second = hidden(&folder).unwrap();
+    assert!(first != second && folder.names().len() == 3, "{:?}", folder.names());
+    let line = "run wordcount {} --resume {}";
+    let away = folder.path("away");
+    fs::rename(folder.path(&second), &away).unwrap();
+    cellway(line, &[&input, &journal])
+        .failed(1, &["words kept beside the journal cannot be read back", "start anew"]);
+    fs::rename(&away, folder.path(&second)).unwrap();
+    assert!(cellway(line, &[&input, &journal]).ok() == whole);
+    assert_eq!(folder.names(), ["in"]);
+}
+
 #[test]
 fn an_old_output_stays_until_the_new_one_is_whole() {
     let folder = Folder::new();
@@ -189,6 +212,12 @@ fn what_can_never_be_resumed_is_refused_at_once() {
         .failed(1, &["written straight"]);
     cellway("run identity {} {} --journal {}", &[&input, &out, &out])
         .failed(2, &["--journal would replace the OUTPUT"]);
+    for line in ["run identity {} {} --journal {}", "run identity {} --out-dir {} --journal {}"] {
+        cellway(&format!("{line} --scheme 3"), &[&input, &out, &journal])
+            .failed(2, &["take --scheme direct, or no journal"]);
+    }
+    cellway("run crc32c {} {} --journal {}", &[&input, &fifo, &journal])
+        .failed(2, &["fifo cannot be read again"]);
     cellway("run crc32c {} --journal -", &[&input]).failed(2, &["must be a file"]);
     cellway("run crc32c {} --journal-every 1", &[&input]).failed(2, &["needs a journal"]);
     cellway("run crc32c {} --journal {} --resume {}", &[&input, &journal, &journal])

@@ -267,4 +267,40 @@ mod tests {
         assert!(refused(&["t"], "t/s", true).contains("t/s/a: is an input too"));
         assert!(refused(&["t"], "d/a", true).contains("d/a: is no directory"));
     }
+
+    #[test]
+    fn what_is_made_again_stays_if_it_is_the_same() {
+        let dir = disk_dir();
+        let bytes: Vec<u8> = (0..50_000_u32).map(|n| (n % 251) as u8).collect();
+        std::fs::create_dir_all(dir.path().join("in")).unwrap();
+        std::fs::write(dir.path().join("in/a"), &bytes).unwrap();
+        let (to, place) = (dir.path().join("out"), dir.path().join("out/a"));
+        let inputs = list(&[dir.path().join("in/a")], false).unwrap();
+        let again = |force, there: Option<&[u8]>| {
+            let out = OutDir::go_on(&to, &inputs, 0, force).unwrap();
+            match there {
+                Some(there) => std::fs::write(&place, there).unwrap(),
+                None => drop(std::fs::remove_file(&place)),
+            }
+            let output = out.create(&inputs[0], Some(bytes.len() as u64)).unwrap();
+            output.sequential().write_all(&bytes).unwrap();
+            let made = out.commit(&inputs[0], output, false);
+            assert_eq!(names(&to), ["a"]);
+            (made.map_err(|error| error.kind()), std::fs::read(&place).unwrap())
+        };
+        assert_eq!(again(false, None), (Ok(()), bytes.clone()));
+        assert_eq!(again(false, Some(&bytes)), (Ok(()), bytes.clone()));
+        let refused = Err(OutputErrorKind::Exists);
+        for at in [0, 1, 16_383, 16_384, 49_999] {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_eq!(again(false, Some(&other)), (refused, other.clone()));
+            assert_eq!(again(false, Some(&bytes[..at])), (refused, bytes[..at].to_vec()));
+            assert_eq!(again(true, Some(&other)), (Ok(()), bytes.clone()));
+        }
+        assert!(OutDir::go_on(&to, &inputs, 1, false).is_ok());
+        std::fs::remove_file(&place).unwrap();
+        let error = OutDir::go_on(&to, &inputs, 1, true).unwrap_err();
+        assert_eq!(error.kind(), OutputErrorKind::Lost);
+    }
 }

@@ -8,8 +8,9 @@ use super::Journal;
 use super::file::is_torn;
 use crate::error::StreamError;
 use crate::kernel::Kernel;
+use crate::many::plan_all;
 use crate::plan::{Options, Plan};
-use crate::run::plan;
+use crate::run::{check_journaled, plan};
 
 /// Whether a run has a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,7 @@ impl Begun {
         let how = |plan: &Plan| storage::Options { force, len_bytes: plan.output_bytes() };
         let anew = |path, force_journal| {
             let plan = plan(kernel, input, options)?;
+            check_journaled(&plan)?;
             let partial = output.map(|output| Partial::choose(output, force)).transpose()?;
             let run = (kernel, input, &plan);
             let journal = Journal::create(path, force_journal, run, partial.as_ref())?;
@@ -106,6 +108,7 @@ impl Begun {
     ) -> Result<(Option<OutDir>, Option<Journal>), StreamError> {
         let prepare = || out_dir.map(|dir| OutDir::prepare(dir, run.1, force)).transpose();
         let anew = |path, force_journal| {
+            check_journaled(&plan_all(run.0, run.1, run.2)?)?;
             let dir = prepare()?;
             let journal = Journal::create_all(path, force_journal, run, dir.as_ref())?;
             Ok((dir, Some(journal)))

@@ -259,8 +259,7 @@ impl Journal {
     /// A record was made, from `since` on.
     pub(crate) fn recorded(&mut self, since: Instant) {
         let now = Instant::now();
-        let pause = ((now - since) * RECORDS_SHARE).clamp(self.every, self.every * RECORDS_SHARE);
-        self.due = Some(now + pause);
+        self.due = Some(now + pause(self.every, now - since));
     }
 
     /// From now on it is about one of several inputs.
@@ -302,6 +301,11 @@ impl Journal {
         self.last = Some(record);
         Ok(())
     }
+}
+
+/// How long units are taken after a record that took `cost`.
+fn pause(every: Duration, cost: Duration) -> Duration {
+    (cost * RECORDS_SHARE).clamp(every, every * RECORDS_SHARE)
 }
 
 /// Removes an older run's journal and its unfinished output, but nothing that
@@ -350,5 +354,18 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
         // One may be allowed to write to a folder and not to read it.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costly_records_are_made_less_often() {
+        let ms = Duration::from_millis;
+        let paces = [(0, 9), (2000, 0), (2000, 125), (2000, 200), (2000, 2000), (2000, 9000)];
+        let found = paces.map(|(every, cost)| pause(ms(every), ms(cost)).as_millis());
+        assert_eq!(found, [0, 2000, 2000, 3200, 32_000, 32_000]);
     }
 }
