@@ -95,8 +95,8 @@ pub(crate) struct RunArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Layout (SIZE: 4096, 256K, 1M, 1MiB; powers of 1024)")]
 struct Layout {
-    /// Cores that work [default: all this process may use, with --pipeline
-    /// spread as many for each kernel]
+    /// Cores that work [default: all this process may use; with --pipeline
+    /// spread a multiple of the kernels, one for each at least]
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     accelerators: Option<u32>,
     /// Threads per accelerator, each with one block under way [default: 4, or 2

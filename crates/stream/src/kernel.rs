@@ -308,8 +308,8 @@ pub trait Kernel: Send + Sync {
         1
     }
 
-    /// Computes one unit as far as a stage before the last goes, by number. The
-    /// default has none.
+    /// Computes one stage of a unit, by its number from 0: one before the last,
+    /// of which the default has none.
     fn early_stage(
         &self,
         _stage: usize,
@@ -319,7 +319,7 @@ pub trait Kernel: Send + Sync {
         Ok(())
     }
 
-    /// Computes the last stage of one unit, which went through those before.
+    /// Computes the last stage of a unit that went through those before.
     fn last_stage(
         &self,
         unit: &Unit<'_, Self::Header>,

@@ -51,8 +51,8 @@ const RUN_BYTES: u64 = 3 << 19;
 /// What the user may choose. `None`: decided by the plan.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Accelerators (cores). Default: those of the affinity mask; of a spread
-    /// chain as many for each kernel as there are, but one at least.
+    /// Accelerators (cores). Default: those of the affinity mask; for a
+    /// spread chain a multiple of its kernels, one for each at least.
     pub accelerators: Option<usize>,
     /// Threads per accelerator. Default 4, or 2 to only read what is cached, 1 to
     /// look at it in place.
