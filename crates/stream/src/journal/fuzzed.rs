@@ -74,7 +74,7 @@ fn header(data: &[u8]) -> Header {
     Header {
         kernel: String::from_utf8_lossy(&some(1)).into_owned(),
         parameters: some(2),
-        inputs: if data.len() % 3 == 0 { many() } else { one() },
+        inputs: if data.len().is_multiple_of(3) { many() } else { one() },
         block_bytes: number(7),
         beside: some(6),
         output: (data.len() % 2 == 1).then(mark),
