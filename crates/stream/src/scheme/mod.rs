@@ -210,42 +210,31 @@ impl Io {
         };
         let threads = units.threads.max(1);
         let buffer_units = if units.count.is_some() { threads } else { 1 };
+        let count = units.count.unwrap_or(u64::MAX);
+        let in_bytes = units.bytes.saturating_mul(buffer_units.min(count));
+        let in_bytes = in_bytes.saturating_add(shape.halo_bytes());
+        let staging = |buffers: u64| {
+            let places = buffers.saturating_mul(buffer_units);
+            let out_slots = match shape.effect {
+                Effect::Reduce => 0,
+                Effect::Transform => places.min(count.max(1)),
+                // Made of one block may be several.
+                Effect::Rewrite => places,
+            };
+            let out_bytes = units.out_bytes;
+            Staging { reader, writer, buffers, buffer_units, in_bytes, out_slots, out_bytes }
+        };
         let few =
             (buffers.unwrap_or(STAGING_DEFAULT) as u64).saturating_mul(threads / buffer_units);
         let few = match scheme {
             Scheme::Signalled => {
-                let each = units.bytes.saturating_add(units.out_bytes).saturating_mul(buffer_units);
-                few.max(SIGNALLED_BYTES / each.max(1))
+                let (in_bytes, out_bytes) = staging(1).held_bytes();
+                few.max(SIGNALLED_BYTES / in_bytes.saturating_add(out_bytes))
             }
             _ => few,
         };
-        let buffers = match units.count {
-            Some(count) => {
-                let needed = count.div_ceil(threads).max(1);
-                if scheme == Scheme::Whole { needed } else { needed.min(few) }
-            }
-            None => few,
-        };
-        let count = units.count.unwrap_or(u64::MAX);
-        let in_bytes = units.bytes.saturating_mul(buffer_units.min(count));
-        let in_bytes = in_bytes.saturating_add(shape.halo_bytes());
-        let places = buffers.saturating_mul(buffer_units);
-        let out_slots = match shape.effect {
-            Effect::Reduce => 0,
-            Effect::Transform => places.min(count.max(1)),
-            // Made of one block may be several.
-            Effect::Rewrite => places,
-        };
-        let out_bytes = units.out_bytes;
-        Ok(Self::Staged(Staging {
-            reader,
-            writer,
-            buffers,
-            buffer_units,
-            in_bytes,
-            out_slots,
-            out_bytes,
-        }))
+        let needed = count.div_ceil(buffer_units).max(1);
+        Ok(Self::Staged(staging(if scheme == Scheme::Whole { needed } else { needed.min(few) })))
     }
 
     /// Whether what the scheme holds fits the memory; asks only where that is much.

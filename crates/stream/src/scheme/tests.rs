@@ -74,7 +74,7 @@ fn two_machines_carry_all_schemes_out() {
     let all = LEN_BYTES / BLOCK_BYTES / 8;
     for (scheme, reader, writer, buffers) in [
         (Scheme::Whole, When::Ahead, When::After, all),
-        (Scheme::Signalled, When::Beside, When::Beside, 32),
+        (Scheme::Signalled, When::Beside, When::Beside, 31),
         (Scheme::Staged, When::Beside, When::Beside, STAGING_DEFAULT as u64),
     ] {
         let (in_bytes, out_bytes) = (8 * BLOCK_BYTES + 128, BLOCK_BYTES);
@@ -150,7 +150,7 @@ fn what_does_not_fit_the_memory_is_refused_with_the_sum() {
         let (units, notes) = (LEN_BYTES / BLOCK_BYTES, size_of::<Option<staged::Put>>() as u64);
         let (buffers, out_slots) = match scheme {
             Scheme::Whole => (units / 8, units),
-            Scheme::Signalled => (32, 32 * 8),
+            Scheme::Signalled => (31, 31 * 8),
             _ => (3, 24),
         };
         let out_bytes = out_slots * (BLOCK_BYTES + notes);
