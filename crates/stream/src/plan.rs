@@ -24,8 +24,12 @@ const DEVICE: Defaults = Defaults { block_bytes: 512 * 1024, threads: 4 };
 /// to have the next one at hand.
 const CACHE: Defaults = Defaults { block_bytes: 256 * 1024, threads: 2 };
 
-/// Where the page cache is looked at: a mapping costs about as much as its pages.
-const PAGES: Defaults = Defaults { block_bytes: 1024 * 1024, threads: 1 };
+/// Where the page cache is looked at: blocks of whole huge pages, which are
+/// mapped at once where the cache has them, and shorter ones of short inputs,
+/// so that there are some for each accelerator.
+const PAGES: Defaults = Defaults { block_bytes: 4 << 20, threads: 1 };
+const PAGES_BLOCK_BYTES_MIN: u64 = 256 * 1024;
+const PAGES_BLOCKS_MIN: u64 = 16;
 
 /// Buffers are aligned to this for direct I/O, whatever less a device needs.
 pub(crate) const BUF_ALIGN_BYTES: u64 = 4096;
@@ -58,7 +62,7 @@ pub struct Options {
     /// look at it in place.
     pub threads: Option<usize>,
     /// Bytes of a unit. Default 512 KiB, or 256 KiB to only read what is cached,
-    /// 1 MiB to look at it in place.
+    /// up to 4 MiB to look at it in place.
     pub block_bytes: Option<u64>,
     /// Most local store per accelerator in bytes; blocks that are not given are
     /// chosen to fit. What the threads' buffers do not take is not mapped.
@@ -217,7 +221,12 @@ pub(crate) struct Shape {
 impl Shape {
     fn defaults(&self) -> Defaults {
         match self.mapped {
-            true => PAGES,
+            true => {
+                let share = (self.body.end - self.body.start) / PAGES_BLOCKS_MIN;
+                let block_bytes = share.next_power_of_two();
+                let block_bytes = block_bytes.clamp(PAGES_BLOCK_BYTES_MIN, PAGES.block_bytes);
+                Defaults { block_bytes, ..PAGES }
+            }
             false if self.effect.writes() || self.direct_align_bytes > 1 => DEVICE,
             false => CACHE,
         }
