@@ -12,6 +12,9 @@ use crate::queue::Direction;
 /// The largest call.
 const CALL_BYTES_MAX: usize = 1 << 20;
 
+/// A writer that has its disk write meanwhile tells it so every so often.
+const BEHIND_BYTES: usize = 4 << 20;
+
 /// Interrupted calls in a row before that counts as a failure.
 const RETRIES_MAX: u32 = 64;
 
@@ -20,6 +23,8 @@ const RETRIES_MAX: u32 = 64;
 #[derive(Debug)]
 pub struct HostIo {
     dice: Option<Dice>,
+    /// Bytes written since the disk was told, if it is.
+    behind_bytes: Option<usize>,
 }
 
 /// A host-issued transfer failed.
@@ -37,7 +42,14 @@ impl HostIo {
     /// With faults to inject, for tests.
     #[must_use]
     pub fn new(faults: Option<Faults>) -> Self {
-        Self { dice: faults.map(Dice::new) }
+        Self { dice: faults.map(Dice::new), behind_bytes: None }
+    }
+
+    /// Has the disk write what is in the page cache while more comes, so that a
+    /// sync at the end has little left to do.
+    #[must_use]
+    pub fn write_behind(self) -> Self {
+        Self { behind_bytes: Some(0), ..self }
     }
 
     /// Moves `len` bytes between `file` at `offset` and `memory`.
@@ -79,7 +91,21 @@ impl HostIo {
                 Err(error) => return Err(HostFault { offset, error }),
             }
         }
+        if direction == Direction::Put {
+            self.tell_disk(file, len);
+        }
         Ok(())
+    }
+
+    fn tell_disk(&mut self, file: &File, written_bytes: usize) {
+        let Some(behind_bytes) = &mut self.behind_bytes else { return };
+        *behind_bytes += written_bytes;
+        if *behind_bytes >= BEHIND_BYTES {
+            *behind_bytes = 0;
+            // SAFETY: no memory is passed; the descriptor is open as long as
+            // `file`. Where this is not to be had, a sync does it all.
+            unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+        }
     }
 }
 

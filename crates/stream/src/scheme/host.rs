@@ -54,7 +54,7 @@ impl<'j> Host<'j> {
         // The writer's faults are not the reader's.
         let other = faults.map(|faults| Faults { seed: faults.seed.wrapping_add(1), ..faults });
         let write = move |staged: &Staged<'_>| {
-            staged.write(&mut HostIo::new(other)).unwrap_or_else(fail);
+            staged.write(&mut HostIo::new(other).write_behind()).unwrap_or_else(fail);
         };
         match self {
             Self::Own => return Ok(work()?),
