@@ -125,14 +125,15 @@ fn a_folder_that_is_read_only_is_refused() {
 #[test]
 fn an_input_that_changes_is_noticed() {
     const HALF: u64 = Held::INPUT_BYTES / 2;
-    for (at, scheme) in SCHEMES.iter().enumerate() {
+    for scheme in &SCHEMES {
         let folder = Folder::new();
         let held = || Held::new(&folder, &format!("--scheme {scheme}"));
 
         let run = held();
         OpenOptions::new().write(true).open(&run.input).unwrap().set_len(HALF).unwrap();
         // Of these 4 and 6 may have read all before.
-        let part = if at < REWRITING { "in at byte 1048576" } else { "in" };
+        let may_be_ahead = ["4", "6"].contains(scheme);
+        let part = if may_be_ahead { "in" } else { "in at byte 1048576" };
         run.go_on().failed(1, &[part, "while it was read"]);
 
         let run = held();

@@ -46,11 +46,6 @@ fn a_spread_chain_gives_what_a_fused_one_gives() {
             };
             let fused = run("");
             for layout in LAYOUTS {
-                if layout.contains("--scheme") && chain.contains("replace") {
-                    let spread = format!("run {chain} --pipeline spread {layout}");
-                    cellway(&spread, paths).failed(2, &["take --scheme direct"]);
-                    continue;
-                }
                 let spread = run(&format!("--pipeline spread {layout}"));
                 assert!(spread == fused, "{chain} of {size} bytes, {layout}");
             }

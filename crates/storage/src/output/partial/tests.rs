@@ -58,7 +58,7 @@ fn what_is_not_ours_is_refused_and_left() {
         assert!(error.to_string().contains(what), "{error}");
     };
     refused(was, 1, "shorter");
-    refused((was.0, was.1 + 1), 0, "another file");
+    refused((was.0 + 1, was.1), 0, "another file");
     fs::rename(&hidden, dir.path().join("away")).unwrap();
     refused(was, 0, "missing");
     fs::create_dir(&hidden).unwrap();
@@ -71,7 +71,7 @@ fn what_is_not_ours_is_refused_and_left() {
         assert!(other.reopen(&NEW, was, 0).is_err(), "{name}");
         other.discard(Some(was));
     }
-    partial.discard(Some((was.0, was.1 + 1)));
+    partial.discard(Some((was.0 + 1, was.1)));
     assert_eq!(names(dir.path()), [partial.name().to_str().unwrap(), "away"]);
 }
 
