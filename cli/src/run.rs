@@ -99,12 +99,12 @@ struct Layout {
     /// spread a multiple of the kernels, one for each at least]
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     accelerators: Option<u32>,
-    /// Threads per accelerator, each with one block under way [default: 4, or 2
-    /// to only read what is cached]
+    /// Threads per accelerator, each with one block under way [default: 4; to
+    /// only read what is cached 2, or 1 to look at it in place]
     #[arg(long, value_name = "N", value_parser = at_least_one())]
     threads: Option<u32>,
-    /// Bytes a thread gets, computes and puts at once [default: 512K, or 256K
-    /// to only read what is cached]
+    /// Bytes a thread gets, computes and puts at once [default: 512K; to
+    /// only read what is cached 256K, or up to 4M to look at it in place]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     block: Option<u64>,
     /// Most memory for the blocks of one accelerator [default: what they take]
@@ -123,7 +123,8 @@ struct Layout {
     /// after it read all; 3, while it reads ahead; 4, all through memory, before
     /// and after; 6, through memory, meanwhile; staged, as 6 through a few
     /// buffers. 2 and 4 take no pipes, 4 does not rewrite. auto takes mapped for
-    /// some kernels where all is cached, else direct
+    /// some kernels where all of one input is cached, unless --threads,
+    /// --local-store, --engine or --direct is given, else direct
     #[arg(long, value_name = "NAME", default_value_t, value_parser = str::parse::<Scheme>)]
     scheme: Scheme,
     /// Buffers of --scheme staged [default: 3]

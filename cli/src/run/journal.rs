@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cellway::stream::{Journal, Keep, StreamError};
+use cellway::stream::{Journal, JournalErrorKind, Keep, StreamError};
 use clap::Args;
 
 use crate::exit::Usage;
@@ -100,7 +100,11 @@ pub(super) fn resumable<T>(
 ) -> anyhow::Result<T> {
     let Some(journal) = journal else { return Ok(work(None)?) };
     let name = journal.name().to_owned();
-    work(Some(journal)).map_err(|error| Stopped { error, journal: name }.into())
+    work(Some(journal)).map_err(|error| match error {
+        // What this journal tells is of no use here.
+        StreamError::Journal(ref unfit) if unfit.kind() == JournalErrorKind::Unfit => error.into(),
+        error => Stopped { error, journal: name }.into(),
+    })
 }
 
 /// The run is complete.

@@ -18,10 +18,10 @@ const RUNS: &[&str] = &[
     "wordcount -r {} --table-bytes 256K",
 ];
 
-/// Many small files, and large ones among them.
 /// Of the kills, for each of the runs.
 const SHARE_PERCENT: u64 = 10;
 
+/// Many small files, and large ones among them.
 fn inputs(folder: &Folder) {
     for number in 0..200_u64 {
         let parent = folder.path(&format!("in/{}", ["a", "b", "b/c"][number as usize / 10 % 3]));

@@ -87,7 +87,7 @@ pub struct FileWindow {
 
 impl FileWindow {
     /// The first one of a process has SIGBUS handled: for windows as
-    /// [`FileWindow::look`] says, for all else as before.
+    /// [`FileWindow::look`] says, for other faults as before.
     ///
     /// # Errors
     /// The kernel does not have it handled.
@@ -151,7 +151,9 @@ impl FileWindow {
         let seen = see(bytes);
         let broken = self.slot.broken.load(Ordering::Relaxed);
         drop(shown);
-        if broken { Err(lost(file, offset, len_bytes)) } else { Ok(seen) }
+        // A last page that was cut short has zeros, and raises nothing.
+        let is_whole = file.metadata().is_ok_and(|now| now.len() >= offset + len_bytes as u64);
+        if broken || !is_whole { Err(lost(file, offset, len_bytes)) } else { Ok(seen) }
     }
 }
 
@@ -301,6 +303,18 @@ mod tests {
         let fault = window.look(&file, 4096, 1, |_| ()).expect_err("this is gone");
         assert_eq!(fault.error.kind(), io::ErrorKind::UnexpectedEof);
         window.look(&file, 0, 4096, |seen| assert_eq!(seen, &bytes[..4096])).expect("this is left");
+    }
+
+    #[test]
+    fn a_last_page_that_is_cut_short_is_told() {
+        let file = file(&pattern(8192));
+        let mut window = FileWindow::new().expect("SIGBUS is handled");
+        let cut = |_: &mut [u8]| file.set_len(4100).expect("it can be cut");
+        for see in [&cut as &dyn Fn(&mut [u8]), &|_| ()] {
+            let fault = window.look(&file, 0, 8192, see).expect_err("half is gone");
+            assert_eq!((fault.error.kind(), fault.offset), (io::ErrorKind::UnexpectedEof, 4100));
+        }
+        window.look(&file, 0, 4100, |_| ()).expect("this is left");
     }
 
     #[test]

@@ -109,6 +109,9 @@ impl Writer<'_> {
     }
 
     pub(crate) fn text(&mut self, text: &str) -> Result<(), Malformed> {
+        if text.contains('\0') {
+            return Err(Malformed::Text);
+        }
         self.u16(u16::try_from(text.len()).map_err(|_| Malformed::Field(text.len()))?);
         self.0.extend_from_slice(text.as_bytes());
         Ok(())

@@ -14,7 +14,8 @@ pub const HEADER_BYTES: usize = 4 + 1 + 2;
 pub const FEW: usize = 16;
 
 /// The length in bytes of the message that `bytes` begin with, its own four
-/// included; `None` while those are not all there.
+/// included; `None` while those are not all there. Less than [`HEADER_BYTES`]
+/// is no message's.
 #[must_use]
 pub fn frame_bytes(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk().map(|len| u32::from_le_bytes(*len) as usize)
@@ -249,7 +250,7 @@ impl<'m> Request<'m> {
     /// Appends the message.
     ///
     /// # Errors
-    /// Fields that are too long for a message; nothing is appended then.
+    /// Fields that fit into no message; nothing is appended then.
     pub fn encode(&self, tag: Tag, out: &mut Vec<u8>) -> Result<(), Malformed> {
         encode(self.kind(), tag, out, |out| self.write(out))
     }
@@ -375,7 +376,7 @@ impl<'m> Reply<'m> {
     /// Appends the message.
     ///
     /// # Errors
-    /// Fields that are too long for a message; nothing is appended then.
+    /// Fields that fit into no message; nothing is appended then.
     pub fn encode(&self, tag: Tag, out: &mut Vec<u8>) -> Result<(), Malformed> {
         encode(self.kind(), tag, out, |out| self.write(out))
     }

@@ -17,13 +17,14 @@ use crate::error::StreamError;
 use crate::journal::Journal;
 use crate::kernel::Kernel;
 use crate::leases::{self, Lease};
-use crate::memory::{peak_rss_bytes, rss_bytes};
+use crate::memory::{free_bytes, peak_rss_bytes, rss_bytes};
 use crate::merge::Parts;
 use crate::paths::Direct;
 use crate::pipeline::Pipeline;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Plan, PlanError, Shape, accelerators};
 use crate::run::{
-    Ends, Streamed, check_journaled, check_output, layout, parts_bytes, stream_one, trace_bytes,
+    Ends, Streamed, check_journaled, check_kernel_looks, check_output, layout, parts_bytes,
+    stream_one, trace_bytes,
 };
 use crate::scheme::Scheme;
 use crate::stats::{Outcome, Progress, Tally};
@@ -111,6 +112,9 @@ impl Plans {
             let refused = |error| PlanError::Many { kernel: kernel.name().to_owned(), error };
             kernel.check_many().map_err(refused)?;
         }
+        if options.scheme == Scheme::Mapped {
+            check_kernel_looks(kernel)?;
+        }
         let cores = Config::default().accelerators;
         let stages = options.pipeline.stages(kernel)?;
         let lanes = accelerators(options.accelerators, cores, stages)? / stages;
@@ -125,9 +129,11 @@ impl Plans {
                 cores,
                 stages,
                 batch,
-                mapped: options.scheme == Scheme::Mapped,
+                mapped: batch.is_none() && options.scheme == Scheme::Mapped,
             };
-            Plan::new(options, shape, |_| parts_bytes(kernel, lanes))
+            let plan = Plan::new(options, shape, |_| parts_bytes(kernel, lanes))?;
+            plan.io.check(&plan, free_bytes)?;
+            Ok(plan)
         };
         let (mut alone, mut batch) = (None, None);
         for segment in segments(inputs, options) {
@@ -215,8 +221,11 @@ pub fn run_all_journaled<K: Kernel>(
     let peak_before = peak_rss_bytes().unwrap_or(0);
     let rss_before = rss_bytes().unwrap_or(0);
     check_output(kernel, outputs.is_some())?;
-    let of_journal = journal.as_ref().map(|journal| journal.options(options));
-    let options = of_journal.as_ref().unwrap_or(options);
+    let mut options =
+        journal.as_ref().map_or_else(|| options.clone(), |journal| journal.options(options));
+    // One layout holds for all inputs, whatever is cached of each.
+    options.scheme = options.scheme.resolved();
+    let options = &options;
     let plans = Plans::new(kernel, inputs, options)?;
     let mut plan = plans.largest().clone();
     plan.memory_bytes += trace_bytes(&plan, progress);

@@ -361,7 +361,7 @@ impl Plan {
             units,
             buffer_bytes,
             out_bytes,
-            local_store_bytes: if io == Io::Mapped { 0 } else { needed },
+            local_store_bytes: if shape.mapped { 0 } else { needed },
             memory_bytes,
             body: shape.body,
             scheme: options.scheme.resolved(),

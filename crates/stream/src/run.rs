@@ -80,14 +80,21 @@ pub(crate) fn layout<K: Kernel>(
     Ok(Layout { plan, body, path })
 }
 
-/// Whether the input's pages may be looked at, and can be.
-fn check_in_place<K: Kernel>(kernel: &K, input: &Input) -> Result<(), PlanError> {
-    let cure = "take --scheme direct";
-    let refused = |why| PlanError::Scheme { scheme: Scheme::Mapped, why, cure };
-    if kernel.effect() != Effect::Reduce || !kernel.looks_in_place() {
-        let name = kernel.name();
-        return Err(refused(format!("{name} wants blocks of its own to write to or rely on")));
+/// Whether a kernel may look at the page cache's own pages.
+pub(crate) fn check_kernel_looks<K: Kernel>(kernel: &K) -> Result<(), PlanError> {
+    if kernel.effect() == Effect::Reduce && kernel.looks_in_place() {
+        return Ok(());
     }
+    let why = format!("{} wants blocks of its own to write to or rely on", kernel.name());
+    Err(PlanError::Scheme { scheme: Scheme::Mapped, why, cure: TRANSFER })
+}
+
+const TRANSFER: &str = "take --scheme direct";
+
+/// Whether it may, and the input's can be looked at.
+fn check_in_place<K: Kernel>(kernel: &K, input: &Input) -> Result<(), PlanError> {
+    check_kernel_looks(kernel)?;
+    let refused = |why| PlanError::Scheme { scheme: Scheme::Mapped, why, cure: TRANSFER };
     if input.len_bytes().is_some_and(|len| len > 0) {
         let seen = FileWindow::new().and_then(|mut window| {
             window.look(input.file(), 0, 1, |_| ()).map_err(|fault| fault.error)

@@ -231,8 +231,8 @@ impl<'j> Assisted<'j> {
         self.pipe.as_ref().and_then(|pipe| pipe.ahead.as_deref())
     }
 
-    /// Reads the body, so that the page cache has it, or of a pipe a buffer has some. What fails here is told
-    /// by the call that needs it.
+    /// Reads the body, so that the page cache has it, or of a pipe what a buffer
+    /// holds. What fails here is told by the call that needs it.
     pub(super) fn read_ahead(&self) {
         if let Some(ahead) = self.ahead() {
             return ahead.read(self.plan.block_bytes);

@@ -53,8 +53,8 @@ pub enum Scheme {
     /// accelerators compute from memory to memory, then the host writes.
     Whole,
     /// Scheme 6: a reader and a writer beside the accelerators say how far they
-    /// are. The paper's memory held all of a file; this one's is as much as a
-    /// run may take, and used over and over.
+    /// are. The paper's memory held all of a file; this one's is 32 MiB, or what
+    /// [`Scheme::Staged`] takes if that is more, and used over and over.
     Signalled,
     /// As scheme 6, through no more than a few buffers in turn (CellStream).
     Staged,

@@ -93,7 +93,7 @@ pub(crate) struct Setting {
     pub(crate) options: Options,
 }
 
-/// All schemes, the accelerators' own I/O first.
+/// All schemes that transfer, the accelerators' own I/O first.
 pub(crate) const SCHEMES: [Scheme; 7] = [
     Scheme::Direct,
     Scheme::Assisted,
