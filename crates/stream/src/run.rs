@@ -178,6 +178,9 @@ pub fn run_journaled<K: Kernel>(
     journal: Option<&mut Journal>,
 ) -> Result<Outcome<K::Part>, StreamError> {
     let rss_before = rss_bytes().unwrap_or(0);
+    // Blocks are the journal's: what is cached now may suggest others.
+    let of_journal = journal.as_ref().map(|journal| journal.options(options));
+    let options = of_journal.as_ref().unwrap_or(options);
     let mut laid = layout(kernel, input, options, None)?;
     laid.plan.memory_bytes += trace_bytes(&laid.plan, progress);
     check_output(kernel, output.is_some())?;

@@ -58,11 +58,7 @@ impl Begun {
             let run = (kernel, input, &plan);
             let journal = Journal::create(path, force_journal, run, partial.as_ref())?;
             match partial.map(|partial| partial.create(&how(&plan))).transpose() {
-                Ok(output) => {
-                    // What is cached may decide on other blocks the next time it is asked.
-                    let options = journal.options(options);
-                    Ok(Self { options, output, journal: Some(journal) })
-                }
+                Ok(output) => Ok(Self { options: options.clone(), output, journal: Some(journal) }),
                 Err(error) => {
                     // Nothing was done that one could go on from.
                     journal.remove()?;

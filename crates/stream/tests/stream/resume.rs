@@ -435,3 +435,20 @@ fn a_journal_torn_at_any_byte_is_gone_on_with() {
         assert_eq!(names(dir.path()), ["in", "kept"], "{len}");
     }
 }
+
+/// What decides on a default may change between a journal's start and its run.
+#[test]
+fn a_run_keeps_the_blocks_of_its_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("in"), content(1, 0..1_000_000)).unwrap();
+    let input = Input::open(&dir.path().join("in")).unwrap();
+    let kernel = Probe::new(Effect::Reduce, MergeOrder::ByUnit, 1, 0..1_000_000);
+    let small = Options { local_store_bytes: Some(64 << 10), ..Options::default() };
+    let laid = plan(&kernel, &input, &small).unwrap();
+    let path = dir.path().join("journal");
+    let mut journal = Journal::create(&path, false, (&kernel, &input, &laid), None).unwrap();
+    let (options, progress) = (Options::default(), Progress::default());
+    let ran = run_journaled(&kernel, &input, None, &options, &progress, Some(&mut journal));
+    assert_eq!(ran.unwrap().stats.plan.block_bytes, laid.block_bytes);
+    assert_ne!(plan(&kernel, &input, &options).unwrap().block_bytes, laid.block_bytes);
+}
