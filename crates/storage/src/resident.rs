@@ -4,7 +4,7 @@ use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::IoSliceMut;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Advice, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 /// Pages looked at.
@@ -23,10 +23,11 @@ pub(crate) fn share(file: &File, len_bytes: u64) -> Option<f64> {
     if [TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind) {
         return Some(1.0);
     }
-    // A sample that misses starts to read its page. A descriptor of its own
-    // leaves the caller's read-ahead as it was; pages drawn anew each time keep
-    // what was read for one estimate out of the next.
+    // A sample that misses starts to read its page, and without the advice those
+    // after it. A descriptor of its own leaves the caller's read-ahead as it was;
+    // pages drawn anew each time keep what was read for one estimate out of the next.
     let file = crate::direct::reopen(file, OFlags::RDONLY).ok()?;
+    rustix::fs::fadvise(&file, 0, None, Advice::Random).ok()?;
     let pages = len_bytes.div_ceil(PAGE_BYTES);
     let samples = pages.min(SAMPLES);
     let random = RandomState::new();
