@@ -82,8 +82,10 @@ impl Begun {
         };
         match keep {
             Keep::Nothing => {
-                let plan = plan(kernel, input, options)?;
-                let create = |output: &Path| Output::create(output, &how(&plan));
+                // What has no output is laid out by the run alone.
+                let create = |output| -> Result<_, StreamError> {
+                    Ok(Output::create(output, &how(&plan(kernel, input, options)?))?)
+                };
                 let output = output.map(create).transpose()?;
                 Ok(Self { options: options.clone(), output, journal: None })
             }

@@ -35,8 +35,8 @@ const HOST_THREAD_BYTES: u64 = 64 * 1024;
 /// Who does a run's I/O, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
-    /// [`Scheme::Mapped`] for a reduction that can do with it, if all of its input
-    /// is cached and no option says how to transfer; else [`Scheme::Direct`].
+    /// [`Scheme::Mapped`] for a reduction that can do with it, if all of its only
+    /// input is cached and no option says how to transfer; else [`Scheme::Direct`].
     #[default]
     Auto,
     /// Every accelerator's own threads read and write.
