@@ -195,6 +195,19 @@ pub(crate) fn recover(from: &mut impl Read) -> io::Result<Result<Recovered, Unre
     Ok(Ok(recovered))
 }
 
+/// Whether a whole frame follows a header that cannot be read: it was damaged,
+/// not torn, for what it tells of was written after it.
+pub(crate) fn has_records(from: &mut impl Read) -> io::Result<bool> {
+    let mut head = [0; MAGIC.len() + FRAME_HEAD_BYTES];
+    match from.read_exact(&mut head) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        read => read?,
+    }
+    let (_, len) = head.split_last_chunk().expect("it has more than four bytes");
+    io::copy(&mut from.by_ref().take(u32::from_le_bytes(*len).into()), &mut io::sink())?;
+    Ok(next_payload(from)?.is_some())
+}
+
 /// The next frame's payload; `None` at the end, or where it is damaged.
 fn next_payload(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut head = Vec::new();

@@ -136,6 +136,10 @@ impl Journal {
                 let cure = "go on with the version that wrote it, or remove it and start anew";
                 return unreadable("is a journal of another version", cure.into());
             }
+            Err(Unreadable::NoHeader) if !is_torn(path) => {
+                let cure = "remove it and what its run left hidden beside its output, start anew";
+                return unreadable("has records, and its header is damaged", cure.into());
+            }
             Err(Unreadable::NoHeader) => {
                 let cure =
                     format!("nothing was done yet: start anew with --journal {name} --force");
@@ -331,8 +335,10 @@ fn replace(name: &str, path: &Path) -> Result<(), JournalError> {
 
 /// Whether a journal was torn before its header was whole.
 pub(super) fn is_torn(path: &Path) -> bool {
-    let recovered = File::open(path).and_then(|file| super::recover(&mut BufReader::new(file)));
+    let open = || File::open(path).map(BufReader::new);
+    let recovered = open().and_then(|mut file| super::recover(&mut file));
     matches!(recovered, Ok(Err(Unreadable::NoHeader)))
+        && matches!(open().and_then(|mut file| super::has_records(&mut file)), Ok(false))
 }
 
 fn lock(name: &str, file: &File) -> Result<(), JournalError> {

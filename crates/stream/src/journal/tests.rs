@@ -178,3 +178,29 @@ fn the_format_stays() {
     );
     assert_eq!(bytes[..4], checksum(&bytes[4..]).to_le_bytes());
 }
+
+/// What was recorded is not thrown away as if there had been nothing.
+#[test]
+fn a_damaged_header_is_told_from_a_torn_one() {
+    let (header, records) = (header(true), records(&[(3, 4), (5, 6)]));
+    let (bytes, ends) = journal(&header, &records);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let torn = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let error = Journal::open(&path).unwrap_err();
+        assert_eq!(error.kind(), JournalErrorKind::Unreadable, "{error}");
+        (file::is_torn(&path), error.to_string())
+    };
+    for at in MAGIC.len() + FRAME_HEAD_BYTES..ends[0] {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1;
+        let (is_torn, error) = torn(&bytes);
+        assert!(!is_torn && error.contains("its header is damaged"), "{at}: {error}");
+        let (is_torn, error) = torn(&bytes[..ends[0]]);
+        assert!(is_torn && error.contains("nothing was done yet"), "{at}: {error}");
+    }
+    for len in 0..ends[0] {
+        assert!(torn(&bytes[..len]).0, "{len}");
+    }
+}
