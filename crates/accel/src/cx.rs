@@ -63,7 +63,7 @@ impl<'env> Core<'env> {
         tag: Tag,
         order: Order,
     ) -> Transfer<'_, 'env> {
-        let started = self.transfers.get(buf, ea, len, tag, order, self.sched.runnable());
+        let started = self.transfers.get(buf, ea, len, tag, order);
         Transfer::new(self, started, tag, order)
     }
 

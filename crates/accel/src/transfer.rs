@@ -148,7 +148,8 @@ impl Future for Transfer<'_, '_> {
             core.sched.wait_turn(cx);
             return Poll::Pending;
         }
-        if this.phase == Phase::Over && core.transfers.may_go_on() {
+        let len = this.buf.as_ref().map_or(0, |buf| buf.len());
+        if this.phase == Phase::Over && core.transfers.may_go_on(len) {
             return this.result();
         }
         this.poll_queued(cx)

@@ -6,10 +6,8 @@
 //! is made at once.
 
 use std::cell::Cell;
-use std::ops::RangeInclusive;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::arena::Arena;
 use crate::queue::Tag;
@@ -118,6 +116,23 @@ pub(crate) unsafe fn copy_racing(source: *const u8, target: *mut u8, len: usize)
     }
 }
 
+/// Copies `LINE_BYTES`.
+///
+/// # Safety
+/// As `copy_racing`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_line(source: *const u8, target: *mut u8) {
+    // SAFETY: the caller's conditions: 64 bytes of both are touched.
+    unsafe {
+        std::arch::asm!(
+            "movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]", "movdqu {c}, [{s} + 32]", "movdqu {d}, [{s} + 48]",
+            "movdqu [{t}], {a}", "movdqu [{t} + 16], {b}", "movdqu [{t} + 32], {c}", "movdqu [{t} + 48], {d}",
+            s = in(reg) source, t = in(reg) target, a = out(xmm_reg) _, b = out(xmm_reg) _,
+            c = out(xmm_reg) _, d = out(xmm_reg) _, options(nostack, preserves_flags));
+    }
+}
+
 /// # Safety
 /// As `copy_racing`.
 #[cfg(target_arch = "x86_64")]
@@ -134,17 +149,14 @@ unsafe fn copy_sse2(mut source: *const u8, mut target: *mut u8, mut len: usize) 
         }
         return;
     }
-    while len >= 64 {
-        // SAFETY: 64 bytes are left in both ranges.
+    while len >= LINE_BYTES {
+        // SAFETY: as many bytes are left in both ranges.
         unsafe {
-            asm!("movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]", "movdqu {c}, [{s} + 32]", "movdqu {d}, [{s} + 48]",
-                 "movdqu [{t}], {a}", "movdqu [{t} + 16], {b}", "movdqu [{t} + 32], {c}", "movdqu [{t} + 48], {d}",
-                 s = in(reg) source, t = in(reg) target, a = out(xmm_reg) _, b = out(xmm_reg) _,
-                 c = out(xmm_reg) _, d = out(xmm_reg) _, options(nostack, preserves_flags));
-            source = source.add(64);
-            target = target.add(64);
+            copy_line(source, target);
+            source = source.add(LINE_BYTES);
+            target = target.add(LINE_BYTES);
         }
-        len -= 64;
+        len -= LINE_BYTES;
     }
     while len >= 16 {
         // SAFETY: 16 bytes are left in both ranges.
@@ -186,7 +198,7 @@ const STRAIGHT_FROM_BYTES: usize = 4096;
 
 /// How far ahead of sequential copies lines are asked for. Like the time of a
 /// miss, it does not depend on the blocks: 16 of 128 bytes, or 2 of 1 KiB.
-const AHEAD_BYTES: usize = 2048;
+const AHEAD_BYTES: usize = 4096;
 
 /// Long copies ask for lines ahead every so many bytes.
 const LONG_PIECE_BYTES: usize = 1024;
@@ -196,50 +208,6 @@ const LONG_PIECE_BYTES: usize = 1024;
 /// holds up the others, and the copy's own stream brings it sooner.
 const ASKED_BYTES_MAX: usize = 768;
 
-/// Sequential blocks whose threads give way all the same while copying is all
-/// they do, if so many are there to use the time: shorter blocks cost less than
-/// a turn, longer ones are a stream.
-const GIVING_WAY_BYTES: RangeInclusive<usize> = 512..=1024;
-const GIVING_WAY_THREADS: usize = 4;
-
-/// Whether sequential blocks come as fast as they can be copied. Where they do
-/// not, their threads compute, during which the processor brings the next.
-struct Pace {
-    /// Since when, and how many bytes came since.
-    since: Cell<Instant>,
-    bytes: Cell<usize>,
-    is_fast: Cell<bool>,
-}
-
-/// How often the clock is looked at.
-const PACE_BYTES: usize = 32 << 10;
-/// Half of what copies reach, and as much as computing at one cycle per byte allows.
-const FAST_NS_PER_BYTE: f64 = 0.2;
-
-impl Pace {
-    fn new() -> Self {
-        Self { since: Cell::new(Instant::now()), bytes: Cell::new(0), is_fast: Cell::new(true) }
-    }
-
-    /// Counts a block in.
-    #[inline(always)]
-    fn is_fast(&self, len: usize) -> bool {
-        self.bytes.set(self.bytes.get() + len);
-        if self.bytes.get() >= PACE_BYTES {
-            self.look();
-        }
-        self.is_fast.get()
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn look(&self) {
-        let (now, bytes) = (Instant::now(), self.bytes.replace(0));
-        let passed = now - self.since.replace(now);
-        self.is_fast.set(passed.as_nanos() as f64 <= bytes as f64 * FAST_NS_PER_BYTE);
-    }
-}
-
 /// A copy into a local store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
@@ -248,6 +216,25 @@ pub(crate) struct Copy {
     pub(crate) len: usize,
     /// Others may write the source meanwhile.
     pub(crate) racing: bool,
+}
+
+/// Copies a sequential block, line by line, and with each line asks for the one
+/// `AHEAD_BYTES` further on: asked for all at once they would stand in
+/// the way of the copy's own.
+///
+/// # Safety
+/// As `copy_racing`.
+#[inline(always)]
+unsafe fn copy_asking(copy: Copy) {
+    let Copy { source, target, len, .. } = copy;
+    let lines = len - len % LINE_BYTES;
+    for done in (0..lines).step_by(LINE_BYTES) {
+        prefetch::<INTO_L2>(source.wrapping_add(done + AHEAD_BYTES));
+        // SAFETY: a line of the caller's ranges.
+        unsafe { copy_racing(source.add(done), target.add(done), LINE_BYTES) };
+    }
+    // SAFETY: what is left of them.
+    unsafe { copy_racing(source.add(lines), target.add(lines), len - lines) };
 }
 
 /// A prefetched get whose copy is still to be made.
@@ -278,7 +265,6 @@ pub(crate) struct MemoryEngine {
     /// Memory up to this length is read without a prefetch.
     near_bytes: u64,
     last_end: Cell<*const u8>,
-    pace: Pace,
     entries: Box<[Entry]>,
     free: Cell<u32>,
     in_flight: Cell<usize>,
@@ -312,7 +298,6 @@ impl MemoryEngine {
             path,
             near_bytes,
             last_end: Cell::new(ptr::null()),
-            pace: Pace::new(),
             entries: (0..depth).map(entry).collect(),
             free: Cell::new(0),
             in_flight: Cell::new(0),
@@ -329,7 +314,7 @@ impl MemoryEngine {
 
     /// Makes a copy at once where that is best: of near, long or sequential
     /// blocks, that is, those that start where the last get of all or the last
-    /// into this buffer ended. Whether it did. So many threads are runnable.
+    /// into this buffer ended. Whether it did.
     ///
     /// # Safety
     /// As `carry_out`.
@@ -339,7 +324,6 @@ impl MemoryEngine {
         region_bytes: u64,
         copy: Copy,
         buf: &mut Buf,
-        runnable: usize,
     ) -> bool {
         if region_bytes > self.near_bytes {
             if self.path == MemoryPath::Interleave {
@@ -360,40 +344,14 @@ impl MemoryEngine {
                 return false;
             }
             if copy.len >= LINE_BYTES {
-                let is_fast = copy.len >= *GIVING_WAY_BYTES.start() && self.pace.is_fast(copy.len);
-                let others_gain =
-                    runnable >= GIVING_WAY_THREADS && GIVING_WAY_BYTES.contains(&copy.len);
-                if others_gain && is_fast {
-                    return false;
-                }
-                if copy.len > *GIVING_WAY_BYTES.end() && !is_fast {
-                    // SAFETY: the caller's conditions.
-                    unsafe { self.carry_out_and_ask(copy) };
-                    return true;
-                }
-                prefetch_range(end.wrapping_add(AHEAD_BYTES), copy.len);
+                // SAFETY: the caller's conditions.
+                unsafe { copy_asking(copy) };
+                return true;
             }
         }
         // SAFETY: the caller's conditions.
         unsafe { self.carry_out(copy) };
         true
-    }
-
-    /// As `carry_out`, then asks for the next block into the first-level cache
-    /// and for lines further on: its thread computes, which leaves the time.
-    ///
-    /// # Safety
-    /// As `carry_out`.
-    #[cold]
-    #[inline(never)]
-    unsafe fn carry_out_and_ask(&self, copy: Copy) {
-        // SAFETY: the caller's conditions.
-        unsafe { self.carry_out(copy) };
-        for done in (0..copy.len).step_by(LINE_BYTES) {
-            let next = copy.source.wrapping_add(copy.len + done);
-            prefetch::<INTO_L1>(next);
-            prefetch::<INTO_L2>(next.wrapping_add(AHEAD_BYTES));
-        }
     }
 
     /// As `carry_out`, with the lines further on asked for on the way: those of

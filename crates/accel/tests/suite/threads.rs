@@ -307,15 +307,13 @@ fn loads_are_references() {
     assert!(outside.is_err());
 }
 
-/// Blocks in sequence are copied at once, unless so many lines are missing that
-/// a few other threads' turns are shorter. So few blocks are not timed.
+/// Blocks in sequence are copied at once: only a thread's first get, which follows
+/// no other, lets the others run.
 #[test]
-fn sequential_gets_give_way_where_that_pays() {
+fn sequential_gets_do_not_give_way() {
     const BLOCKS: usize = 6;
     let _dog = watch();
-    for (threads, block_bytes, gives_way) in
-        [(4, 512, true), (5, 1024, true), (3, 512, false), (4, 256, false), (4, 2048, false)]
-    {
+    for (threads, block_bytes) in [(4, 64), (3, 200), (4, 512), (16, 1024), (4, 2048)] {
         let data = pattern(8, threads * BLOCKS * block_bytes);
         let region = &Region::memory(&data);
         let log = &std::sync::Mutex::new(Vec::new());
@@ -328,12 +326,9 @@ fn sequential_gets_give_way_where_that_pays() {
             }
         })
         .unwrap();
-        let mut log = std::mem::take(&mut *log.lock().unwrap());
-        let in_turn: Vec<_> = (0..BLOCKS).flat_map(|_| 0..threads).collect();
-        assert_eq!(log == in_turn, gives_way, "{threads} threads, {block_bytes} bytes: {log:?}");
-        log.sort_unstable();
+        let log = std::mem::take(&mut *log.lock().unwrap());
         let each_all: Vec<_> = (0..threads).flat_map(|thread| [thread; BLOCKS]).collect();
-        assert_eq!(log, each_all);
+        assert_eq!(log, each_all, "{threads} threads, {block_bytes} bytes");
     }
 }
 
