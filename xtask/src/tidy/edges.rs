@@ -11,6 +11,7 @@ const ORDER: &[&str] = &[
     "crates/kernels",
     "crates/ninep",
     "crates/fs",
+    "crates/fs",
     "crates/cluster",
     "crates/cellway",
     "bench",

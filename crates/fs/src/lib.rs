@@ -1,0 +1,16 @@
+//! Names for data: every resource of a job is a file, reached by the same calls.
+//!
+//! A [`FileServer`] is a tree of files under one name: `#U` the files of the
+//! system, `#r` those in main memory (CellFS, Table 1). Programs on accelerators
+//! and host code open, read and write them by the same calls; other processes
+//! do by 9P2000.
+//!
+//! The key decision: a server answers with futures, so one that waits (a pipe, another
+//! machine) stops the thread that asked and no other.
+#![forbid(unsafe_code)]
+
+mod error;
+mod server;
+
+pub use error::{FsError, Kind};
+pub use server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};

@@ -1,0 +1,137 @@
+//! What a file server is.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use ninep::Qid;
+
+use crate::error::{FsError, Kind};
+
+/// What a call gives: at once ([`now`]), or later, while other threads run.
+/// Dropped, the call is called off, and has done nothing or all of it.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, FsError>> + Send + 'a>>;
+
+/// An answer that is there.
+pub fn now<'a, T: Send + 'a>(result: Result<T, FsError>) -> Answer<'a, T> {
+    Box::pin(std::future::ready(result))
+}
+
+/// A tree of files under one name, as `#r`.
+pub trait FileServer: Send + Sync {
+    /// The root of the tree `tree` (mostly ""), for `user`.
+    fn attach<'a>(&'a self, user: &'a str, tree: &'a str) -> Answer<'a, Arc<dyn Node>>;
+}
+
+/// What is known of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Which file; its kind tells directories.
+    pub qid: Qid,
+    /// [`ninep::kind`] and permission bits.
+    pub mode: u32,
+    /// Last read, in seconds since 1970.
+    pub atime: u32,
+    /// Last written, in seconds since 1970.
+    pub mtime: u32,
+    /// Length in bytes; of directories 0.
+    pub length: u64,
+    /// Last part of the path; of a root `/`.
+    pub name: String,
+    /// Who owns it.
+    pub uid: String,
+    /// Which group may do what the mode says.
+    pub gid: String,
+    /// Who wrote to it last; empty where nobody keeps that.
+    pub muid: String,
+}
+
+/// What a wstat changes; all of it or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// A new last part of the path: a rename within its directory.
+    pub name: Option<String>,
+    /// A new length: cut, or filled up with zeros.
+    pub length: Option<u64>,
+    /// New permission bits; directories stay directories.
+    pub mode: Option<u32>,
+    /// A new time of the last write, in seconds since 1970.
+    pub mtime: Option<u32>,
+    /// A new group.
+    pub gid: Option<String>,
+}
+
+/// How a file is opened: [`ninep::mode`]'s byte, taken apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// For reads.
+    pub read: bool,
+    /// For writes.
+    pub write: bool,
+    /// To be executed: permission to execute is asked for, then it is read.
+    pub execute: bool,
+    /// Cut to no length first; needs permission to write.
+    pub truncate: bool,
+}
+
+/// A file or directory of a server. Kept, it stays the same file, whatever is
+/// renamed or removed meanwhile: what is asked of it then may be refused.
+pub trait Node: Send + Sync {
+    /// What is known of it now.
+    fn stat(&self) -> Answer<'_, Info>;
+
+    /// Its entry `name`, which is never `.` or `..`, and has no `/`.
+    fn walk<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<dyn Node>> {
+        now(Err(FsError::new(Kind::NotDirectory, name)))
+    }
+
+    /// Opens it. Permission is checked here and nowhere else.
+    fn open(&self, mode: OpenMode) -> Answer<'_, Arc<dyn OpenFile>>;
+
+    /// Makes the entry `name`, a directory if `permissions` has
+    /// [`ninep::kind::DIRECTORY`], and opens it.
+    fn create<'a>(
+        &'a self,
+        name: &'a str,
+        permissions: u32,
+        mode: OpenMode,
+    ) -> Answer<'a, (Arc<dyn Node>, Arc<dyn OpenFile>)> {
+        let _ = (permissions, mode);
+        now(Err(FsError::new(Kind::Permission, name)))
+    }
+
+    /// Removes it; a directory only if it is empty.
+    fn remove(&self) -> Answer<'_, ()> {
+        now(Err(FsError::new(Kind::Permission, "remove")))
+    }
+
+    /// Changes what is known of it: all that is asked for, or nothing.
+    fn wstat<'a>(&'a self, change: &'a Change) -> Answer<'a, ()> {
+        let _ = change;
+        now(Err(FsError::new(Kind::Permission, "wstat")))
+    }
+}
+
+/// A file or directory that is open. The last reference dropped closes it.
+pub trait OpenFile: Send + Sync {
+    /// Its qid now; the version changes with the contents.
+    fn qid(&self) -> Qid;
+
+    /// Reads up to `into.len()` bytes at `offset`: 0 at the end of the file. May wait.
+    fn read<'a>(&'a self, offset: u64, into: &'a mut [u8]) -> Answer<'a, usize>;
+
+    /// Writes `data` at `offset`, of an append-only file at its end. May wait.
+    /// How many bytes were written: less than all only of a pipe or a full disk.
+    fn write<'a>(&'a self, offset: u64, data: &'a [u8]) -> Answer<'a, usize> {
+        let _ = (offset, data);
+        now(Err(FsError::new(Kind::BadMode, "write")))
+    }
+
+    /// Of a directory: up to `max` entries from the `from`-th on, in an order that
+    /// stays while it is open; none at the end. What was made or removed since it
+    /// was opened may be there or not, everything else once.
+    fn entries(&self, from: u64, max: usize) -> Answer<'_, Vec<Info>> {
+        let _ = (from, max);
+        now(Err(FsError::new(Kind::NotDirectory, "readdir")))
+    }
+}
