@@ -457,7 +457,7 @@ impl Run<'_> {
             None => Progress::default(),
         };
         let done = work(&progress);
-        if let (Some(trace), Some(file)) = (progress.into_trace(), file) {
+        if let (Some(trace), Some(file)) = (progress.trace(), file) {
             // Of a run that failed too: it shows how far it got.
             trace.finish()?;
             file.commit(false)?;

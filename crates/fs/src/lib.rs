@@ -10,7 +10,15 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod job;
+mod log;
+mod pipe;
 mod server;
+mod synthetic;
 
 pub use error::{FsError, Kind};
+pub use job::{JobServer, Shown};
+pub use log::LogServer;
+pub use pipe::PipeServer;
 pub use server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
+pub use synthetic::Synthetic;

@@ -34,6 +34,9 @@ pub enum StreamError {
     /// The accelerators could not run.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// Somebody who watches the run ended it ([`Control::cancel`](crate::Control::cancel)).
+    #[error("the run was cancelled by whoever watches it; start it again, or resume its journal")]
+    Cancelled,
     /// An OS thread of the host could not be started.
     #[error("cannot start the thread {name}: {source}; take --scheme direct")]
     HostThread {

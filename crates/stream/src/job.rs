@@ -192,7 +192,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         let Source::Offsets { next, .. } = &self.source else { return Ok(()) };
         let failed = |error| InputError::read(self.input.name(), 0, &error);
         let mut window = FileWindow::new().map_err(failed).map_err(Failure::of(0))?;
-        while let Some(piece) = self.next_piece(next) {
+        while let Some(piece) = self.may_go_on().await?.then(|| self.next_piece(next)).flatten() {
             let before = Instant::now();
             self.collect(piece, stand, |part| {
                 let seen = window.look(self.input.file(), piece.start(), piece.len(), |bytes| {
@@ -211,10 +211,18 @@ impl<'j, K: Kernel> Job<'j, K> {
         Ok(())
     }
 
+    /// Before a unit is taken: waits while the run is paused. `false` if it failed.
+    async fn may_go_on(&self) -> Result<bool, Failure> {
+        if !self.progress.control().may_go_on().await {
+            return Err(Failure { unit: self.taken(), error: StreamError::Cancelled });
+        }
+        Ok(!self.has_failed())
+    }
+
     /// The next unit of an input with offsets; `None` at the end.
     fn next_piece(&self, next: &AtomicU64) -> Option<Piece> {
         let is_over = |lease: Lease| lease.is_over(next.load(Ordering::Relaxed));
-        if self.failed.load(Ordering::Relaxed) || self.lease.is_some_and(is_over) {
+        if self.lease.is_some_and(is_over) {
             return None;
         }
         self.plan.piece(next.fetch_add(1, Ordering::Relaxed))
@@ -226,7 +234,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         cx: &Cx<'env>,
         mut buf: Buf,
     ) -> Result<(Buf, Option<Piece>), Failure> {
-        if self.failed.load(Ordering::Relaxed) {
+        if !self.may_go_on().await? {
             return Ok((buf, None));
         }
         let (region, piece) = match &self.source {

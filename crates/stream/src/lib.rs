@@ -44,6 +44,7 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+mod control;
 mod error;
 mod gate;
 mod job;
@@ -56,6 +57,7 @@ mod merge;
 mod paths;
 mod pipeline;
 mod plan;
+mod recent;
 mod run;
 mod saved;
 mod scheme;
@@ -66,6 +68,7 @@ mod trace;
 mod watch;
 
 pub use chain::{Chain, Transform};
+pub use control::{Control, Wish};
 pub use error::StreamError;
 #[cfg(any(test, fuzzing))]
 pub use journal::fuzzed;
@@ -79,6 +82,7 @@ pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;
 pub use pipeline::Pipeline;
 pub use plan::{Options, Plan, PlanError};
+pub use recent::{Done, ThreadSteps};
 pub use run::{plan, run, run_journaled};
 pub use saved::{Saved, save_bytes};
 pub use scheme::{STAGING_DEFAULT, Scheme};

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use accel::EngineReport;
 
+use crate::control::Control;
 use crate::gate::lock;
 use crate::plan::Plan;
+use crate::recent::{Recent, ThreadSteps};
 use crate::trace::Trace;
 
 /// What a run has done so far, for whoever watches it.
@@ -22,6 +24,8 @@ pub struct Progress {
     lanes: AtomicU64,
     threads: AtomicU64,
     pub(crate) trace: Option<Trace>,
+    pub(crate) recent: Option<Recent>,
+    control: Control,
 }
 
 impl Progress {
@@ -31,10 +35,28 @@ impl Progress {
         Self { trace: Some(trace), ..Self::default() }
     }
 
-    /// The trace, once the run is over.
+    /// Keeps what each thread does last ([`Progress::threads`]).
     #[must_use]
-    pub fn into_trace(self) -> Option<Trace> {
-        self.trace
+    pub fn observed(self) -> Self {
+        Self { recent: Some(Recent::new()), ..self }
+    }
+
+    /// The trace, to be ended once the run is over.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
+    }
+
+    /// What each thread did last, if that is kept.
+    #[must_use]
+    pub fn threads(&self) -> Vec<ThreadSteps> {
+        self.recent.as_ref().map(Recent::threads).unwrap_or_default()
+    }
+
+    /// Asks the run to pause, to go on, to end.
+    #[must_use]
+    pub fn control(&self) -> &Control {
+        &self.control
     }
 
     /// Input bytes that are computed (and put, if there is an output).
@@ -62,6 +84,9 @@ impl Progress {
     pub(crate) fn starts(&self, plan: &Plan) {
         self.lanes.store(plan.lanes() as u64, Ordering::Relaxed);
         self.threads.store(plan.threads as u64, Ordering::Relaxed);
+        if let Some(recent) = &self.recent {
+            recent.starts(plan);
+        }
     }
 
     /// A unit has gone through a stage, which took so long; after the last one

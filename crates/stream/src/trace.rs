@@ -92,11 +92,14 @@ impl Trace {
     ///
     /// # Errors
     /// The first event that could not be written.
-    pub fn finish(self) -> Result<(), OutputError> {
-        let mut out = self.out.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        match out.failed {
+    pub fn finish(&self) -> Result<(), OutputError> {
+        let mut out = lock(&self.out);
+        match out.failed.take() {
             Some(error) => Err(error),
-            None => out.writer.write_all(if out.is_first { b"[]\n" } else { b"\n]\n" }),
+            None => {
+                let end = if out.is_first { "[]\n" } else { "\n]\n" };
+                out.writer.write_all(end.as_bytes())
+            }
         }
     }
 

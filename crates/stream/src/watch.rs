@@ -56,6 +56,10 @@ impl Watch<'_> {
         let now = Instant::now();
         *self.of_unit.of(step) += now - from;
         self.log.step(step, (from, now), (piece.index, piece.data));
+        if let Some(recent) = &self.progress.recent {
+            let row = (self.stand.accelerator, self.stand.thread as usize);
+            recent.add(row, step, (from, now), piece.index);
+        }
         now
     }
 

@@ -158,6 +158,10 @@ impl<'b, K: Kernel> Batch<'b, K> {
             if self.lease.is_some_and(|lease| lease.is_over(self.next.load(Ordering::Relaxed))) {
                 return Ok(());
             }
+            if !self.progress.control().may_go_on().await {
+                let unit = self.next.load(Ordering::Relaxed);
+                return Err(Failure { unit, error: StreamError::Cancelled });
+            }
             let claim = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(files) = self.files(claim) else { return Ok(()) };
             let mut bench = |part: &mut K::Part, by_unit: bool| -> Result<(), Failure> {

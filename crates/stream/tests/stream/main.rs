@@ -2,6 +2,7 @@
 //! input and output, and what goes wrong.
 
 mod changes;
+mod control;
 mod direct;
 mod failures;
 mod many;

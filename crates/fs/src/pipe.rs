@@ -1,0 +1,491 @@
+//! `#p`: named pipes between accelerators, and to other processes (CellFS, Table 1).
+//!
+//! A pipe is made by create and found by its name. What is written comes out in
+//! the order of the writes, to whoever reads first; a pipe holds a bounded number
+//! of bytes, so a writer waits for its reader, and a reader for its writer. When all who wrote
+//! have closed, reads end; when nobody is left to read, writes fail. Before the first
+//! writer and the first reader come, the others wait for them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use ninep::{Qid, kind};
+
+use crate::error::{FsError, Kind};
+use crate::server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
+
+/// Most pipes at once.
+const PIPES_MAX: usize = 4096;
+
+/// The pipes of a job; clones are the same server.
+#[derive(Clone)]
+pub struct PipeServer(Arc<Pipes>);
+
+struct Pipes {
+    room_bytes: usize,
+    pipes: Mutex<BTreeMap<String, Arc<Pipe>>>,
+    paths: AtomicU64,
+    version: AtomicU64,
+}
+
+struct Pipe {
+    name: Mutex<String>,
+    path: u64,
+    mode: u32,
+    room_bytes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    bytes: VecDeque<u8>,
+    version: u32,
+    readers: Ends,
+    writers: Ends,
+    waiting: Vec<Waker>,
+}
+
+/// Those who have a pipe open at one end.
+#[derive(Default)]
+struct Ends {
+    open: usize,
+    /// Whether anybody ever had.
+    came: bool,
+}
+
+impl Ends {
+    fn add(&mut self, comes: bool) {
+        self.open += usize::from(comes);
+        self.came |= comes;
+    }
+
+    fn have_gone(&self) -> bool {
+        self.came && self.open == 0
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PipeServer {
+    /// Pipes that hold `room_bytes` each (at least one).
+    #[must_use]
+    pub fn new(room_bytes: usize) -> Self {
+        Self(Arc::new(Pipes {
+            room_bytes: room_bytes.max(1),
+            pipes: Mutex::default(),
+            paths: AtomicU64::new(1),
+            version: AtomicU64::new(0),
+        }))
+    }
+
+    fn pipes(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pipe>>> {
+        lock(&self.0.pipes)
+    }
+
+    fn make(&self, name: &str, permissions: u32) -> Result<Arc<Pipe>, FsError> {
+        if permissions & kind::DIRECTORY != 0 {
+            let what = "pipes have no directories; make the pipe in #p itself";
+            return Err(FsError::because(Kind::Unsupported, name, what));
+        }
+        let mut pipes = self.pipes();
+        if pipes.contains_key(name) {
+            return Err(FsError::new(Kind::Exists, name));
+        }
+        if pipes.len() >= PIPES_MAX {
+            let what = format!("there are {PIPES_MAX} pipes; remove those that are done");
+            return Err(FsError::because(Kind::NoSpace, name, what));
+        }
+        let pipe = Arc::new(Pipe {
+            name: Mutex::new(name.to_owned()),
+            path: self.0.paths.fetch_add(1, Ordering::Relaxed),
+            mode: permissions & 0o666,
+            room_bytes: self.0.room_bytes,
+            state: Mutex::default(),
+        });
+        pipes.insert(name.to_owned(), pipe.clone());
+        self.0.version.fetch_add(1, Ordering::Relaxed);
+        Ok(pipe)
+    }
+
+    fn node(&self, pipe: Arc<Pipe>) -> Arc<PipeNode> {
+        Arc::new(PipeNode { server: self.clone(), pipe })
+    }
+}
+
+impl FileServer for PipeServer {
+    fn attach<'a>(&'a self, _user: &'a str, _tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
+        now(Ok(Arc::new(self.clone())))
+    }
+}
+
+impl Node for PipeServer {
+    fn stat(&self) -> Answer<'_, Info> {
+        let mode = kind::DIRECTORY | 0o755;
+        now(Ok(info(OpenFile::qid(self), "/", mode, 0)))
+    }
+
+    fn walk<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<dyn Node>> {
+        let found = self.pipes().get(name).cloned();
+        now(match found {
+            Some(pipe) => Ok(self.node(pipe)),
+            None => Err(FsError::new(Kind::NotFound, name)),
+        })
+    }
+
+    fn open(&self, mode: OpenMode) -> Answer<'_, Arc<dyn OpenFile>> {
+        now(if mode.write || mode.truncate {
+            Err(FsError::new(Kind::IsDirectory, "#p"))
+        } else {
+            Ok(Arc::new(self.clone()))
+        })
+    }
+
+    fn create<'a>(
+        &'a self,
+        name: &'a str,
+        permissions: u32,
+        mode: OpenMode,
+    ) -> Answer<'a, (Arc<dyn Node>, Arc<dyn OpenFile>)> {
+        now(self.make(name, permissions).map(|pipe| {
+            let end: Arc<dyn OpenFile> = Arc::new(End::open(pipe.clone(), mode));
+            (self.node(pipe) as Arc<dyn Node>, end)
+        }))
+    }
+}
+
+impl OpenFile for PipeServer {
+    fn qid(&self) -> Qid {
+        let version = self.0.version.load(Ordering::Relaxed) as u32;
+        Qid { kind: (kind::DIRECTORY >> 24) as u8, version, path: 0 }
+    }
+
+    fn read<'a>(&'a self, _offset: u64, _into: &'a mut [u8]) -> Answer<'a, usize> {
+        now(Err(FsError::new(Kind::IsDirectory, "#p")))
+    }
+
+    fn entries(&self, from: u64, max: usize) -> Answer<'_, Vec<Info>> {
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let pipes = self.pipes();
+        now(Ok(pipes.values().skip(from).take(max).map(|pipe| pipe.info()).collect()))
+    }
+}
+
+fn info(qid: Qid, name: &str, mode: u32, length: u64) -> Info {
+    let owner = || "job".to_owned();
+    let (uid, gid, muid) = (owner(), owner(), String::new());
+    Info { qid, mode, atime: 0, mtime: 0, length, name: name.to_owned(), uid, gid, muid }
+}
+
+impl Pipe {
+    fn qid(&self) -> Qid {
+        Qid { kind: 0, version: self.lock().version, path: self.path }
+    }
+
+    /// Its length is what waits to be read.
+    fn info(&self) -> Info {
+        let length = self.lock().bytes.len() as u64;
+        info(self.qid(), &lock(&self.name), self.mode, length)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl State {
+    /// Has `waker` called at the next change.
+    fn wait(&mut self, waker: &Waker) {
+        if !self.waiting.iter().any(|known| known.will_wake(waker)) {
+            self.waiting.push(waker.clone());
+        }
+    }
+}
+
+/// The state was changed: everybody who waits looks again.
+fn changed(mut state: MutexGuard<'_, State>) {
+    state.version = state.version.wrapping_add(1);
+    let waiting = std::mem::take(&mut state.waiting);
+    drop(state);
+    waiting.into_iter().for_each(Waker::wake);
+}
+
+/// A pipe that was walked to.
+struct PipeNode {
+    server: PipeServer,
+    pipe: Arc<Pipe>,
+}
+
+impl PipeNode {
+    /// Whether the name still is this pipe's.
+    fn is_there(&self, pipes: &BTreeMap<String, Arc<Pipe>>, name: &str) -> Result<(), FsError> {
+        match pipes.get(name) {
+            Some(pipe) if Arc::ptr_eq(pipe, &self.pipe) => Ok(()),
+            _ => Err(FsError::new(Kind::NotFound, name)),
+        }
+    }
+
+    fn rename(&self, to: &str) -> Result<(), FsError> {
+        let mut pipes = self.server.pipes();
+        let mut name = lock(&self.pipe.name);
+        self.is_there(&pipes, &name)?;
+        if *name == to {
+            return Ok(());
+        }
+        if pipes.contains_key(to) {
+            return Err(FsError::new(Kind::Exists, to));
+        }
+        pipes.remove(&*name);
+        pipes.insert(to.to_owned(), self.pipe.clone());
+        to.clone_into(&mut name);
+        self.server.0.version.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Node for PipeNode {
+    fn stat(&self) -> Answer<'_, Info> {
+        now(Ok(self.pipe.info()))
+    }
+
+    fn open(&self, mode: OpenMode) -> Answer<'_, Arc<dyn OpenFile>> {
+        let granted = self.pipe.mode;
+        let may = (!mode.read || granted & 0o444 != 0)
+            && (!(mode.write || mode.truncate) || granted & 0o222 != 0)
+            && !mode.execute;
+        now(if may {
+            Ok(Arc::new(End::open(self.pipe.clone(), mode)))
+        } else {
+            Err(FsError::new(Kind::Permission, lock(&self.pipe.name).clone()))
+        })
+    }
+
+    fn remove(&self) -> Answer<'_, ()> {
+        let mut pipes = self.server.pipes();
+        let name = lock(&self.pipe.name);
+        let removed = self.is_there(&pipes, &name).map(|()| {
+            pipes.remove(&*name);
+            self.server.0.version.fetch_add(1, Ordering::Relaxed);
+        });
+        now(removed)
+    }
+
+    fn wstat<'a>(&'a self, change: &'a Change) -> Answer<'a, ()> {
+        let Change { name, length, mode, mtime, gid } = change;
+        // A length of 0 is what `>` of a shell asks for.
+        let other = length.is_some_and(|length| length != 0)
+            || mode.is_some()
+            || mtime.is_some()
+            || gid.is_some();
+        now(match name {
+            _ if other => {
+                let what = "of a pipe only the name can be changed";
+                Err(FsError::because(Kind::Unsupported, lock(&self.pipe.name).clone(), what))
+            }
+            Some(name) => self.rename(name),
+            None => Ok(()),
+        })
+    }
+}
+
+/// A pipe that is open.
+struct End {
+    pipe: Arc<Pipe>,
+    mode: OpenMode,
+}
+
+impl End {
+    fn open(pipe: Arc<Pipe>, mode: OpenMode) -> Self {
+        let mut state = pipe.lock();
+        state.readers.add(mode.read);
+        state.writers.add(mode.write);
+        changed(state);
+        Self { pipe, mode }
+    }
+
+    fn bad_mode(&self) -> FsError {
+        FsError::new(Kind::BadMode, lock(&self.pipe.name).clone())
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut state = self.pipe.lock();
+        state.readers.open -= usize::from(self.mode.read);
+        state.writers.open -= usize::from(self.mode.write);
+        changed(state);
+    }
+}
+
+impl OpenFile for End {
+    fn qid(&self) -> Qid {
+        self.pipe.qid()
+    }
+
+    /// Waits until there is something to read, or nobody to write any more.
+    fn read<'a>(&'a self, _offset: u64, into: &'a mut [u8]) -> Answer<'a, usize> {
+        if !self.mode.read {
+            return now(Err(self.bad_mode()));
+        }
+        Box::pin(poll_fn(move |cx| {
+            let mut state = self.pipe.lock();
+            if state.bytes.is_empty() && !into.is_empty() && !state.writers.have_gone() {
+                state.wait(cx.waker());
+                return Poll::Pending;
+            }
+            let len = into.len().min(state.bytes.len());
+            for (to, byte) in into.iter_mut().zip(state.bytes.drain(..len)) {
+                *to = byte;
+            }
+            changed(state);
+            Poll::Ready(Ok(len))
+        }))
+    }
+
+    /// Waits until there is room for a part of it.
+    fn write<'a>(&'a self, _offset: u64, data: &'a [u8]) -> Answer<'a, usize> {
+        if !self.mode.write {
+            return now(Err(self.bad_mode()));
+        }
+        Box::pin(poll_fn(move |cx| {
+            let mut state = self.pipe.lock();
+            if state.readers.have_gone() {
+                drop(state);
+                let name = lock(&self.pipe.name).clone();
+                return Poll::Ready(Err(FsError::new(Kind::Closed, name)));
+            }
+            let room = self.pipe.room_bytes - state.bytes.len();
+            if room == 0 && !data.is_empty() {
+                state.wait(cx.waker());
+                return Poll::Pending;
+            }
+            let part = data.get(..room.min(data.len())).unwrap_or(data);
+            state.bytes.extend(part);
+            changed(state);
+            Poll::Ready(Ok(part.len()))
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Context;
+    use std::thread;
+
+    use pollster::block_on;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const READ: OpenMode = OpenMode { read: true, write: false, execute: false, truncate: false };
+    const WRITE: OpenMode = OpenMode { read: false, write: true, ..READ };
+
+    /// A pipe that holds so many bytes, and its two ends.
+    fn pipe(room_bytes: usize) -> (PipeServer, Arc<dyn OpenFile>, Arc<dyn OpenFile>) {
+        let server = PipeServer::new(room_bytes);
+        let (node, write) = block_on(server.create("pipe", 0o600, WRITE)).unwrap();
+        let read = block_on(node.open(READ)).unwrap();
+        (server, read, write)
+    }
+
+    fn is_pending<T>(answer: &mut Answer<'_, T>) -> bool {
+        answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out_in_order(
+            data: Vec<u8>, room in 1_usize..64, writes in 1_usize..40, reads in 1_usize..40,
+        ) {
+            let (_server, read, write) = pipe(room);
+            let sent = data.clone();
+            let writer = thread::spawn(move || {
+                for part in sent.chunks(writes) {
+                    let mut part = part;
+                    while !part.is_empty() {
+                        part = &part[block_on(write.write(0, part)).unwrap()..];
+                    }
+                }
+            });
+            let (mut got, mut part) = (Vec::<u8>::new(), vec![0; reads]);
+            loop {
+                match block_on(read.read(0, &mut part)).unwrap() {
+                    0 => break,
+                    len => got.extend(&part[..len]),
+                }
+            }
+            writer.join().unwrap();
+            prop_assert_eq!(got, data);
+        }
+    }
+
+    #[test]
+    fn a_pipe_is_bounded_and_both_ends_wait() {
+        let (_server, read, write) = pipe(3);
+        let mut into = [0; 8];
+        assert!(is_pending(&mut read.read(0, &mut into)));
+        assert_eq!(block_on(write.write(0, b"abcde")).unwrap(), 3);
+        assert!(is_pending(&mut write.write(0, b"de")));
+        assert_eq!(block_on(read.read(0, &mut into[..2])).unwrap(), 2);
+        assert_eq!(block_on(write.write(0, b"de")).unwrap(), 2);
+        drop(write);
+        assert_eq!(block_on(read.read(0, &mut into)).unwrap(), 3);
+        assert_eq!(&into[..3], b"cde");
+        assert_eq!(block_on(read.read(0, &mut into)).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_read_that_is_called_off_takes_nothing() {
+        let (_server, read, write) = pipe(8);
+        let mut into = [0; 8];
+        {
+            let mut called_off = read.read(0, &mut into);
+            assert!(is_pending(&mut called_off));
+            block_on(write.write(0, b"abc")).unwrap();
+        }
+        assert_eq!(block_on(read.read(0, &mut into)).unwrap(), 3);
+    }
+
+    #[test]
+    fn who_writes_to_nobody_is_told() {
+        let (_server, read, write) = pipe(8);
+        drop(read);
+        assert_eq!(block_on(write.write(0, b"a")).unwrap_err().kind(), Kind::Closed);
+    }
+
+    #[test]
+    fn a_reader_waits_for_the_first_writer() {
+        let server = PipeServer::new(8);
+        let (node, read) = block_on(server.create("pipe", 0o600, READ)).unwrap();
+        let mut into = [0; 8];
+        assert!(is_pending(&mut read.read(0, &mut into)));
+        drop(block_on(node.open(WRITE)).unwrap());
+        assert_eq!(block_on(read.read(0, &mut into)).unwrap(), 0);
+    }
+
+    #[test]
+    fn names_are_made_once_renamed_and_removed() {
+        let (server, ..) = pipe(8);
+        let exists = block_on(server.create("pipe", 0o600, READ)).err().unwrap();
+        assert_eq!(exists.kind(), Kind::Exists);
+        let made = block_on(server.create("dir", kind::DIRECTORY | 0o700, READ)).err().unwrap();
+        assert_eq!(made.kind(), Kind::Unsupported);
+        let node = block_on(server.walk("pipe")).unwrap();
+        let change = Change { name: Some("tube".into()), ..Change::default() };
+        block_on(node.wstat(&change)).unwrap();
+        let names = |server: &PipeServer| {
+            let some = block_on(server.entries(0, 9)).unwrap();
+            some.into_iter().map(|info| info.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&server), ["tube"]);
+        let long = Change { length: Some(1), name: Some("x".into()), ..Change::default() };
+        assert_eq!(block_on(node.wstat(&long)).unwrap_err().kind(), Kind::Unsupported);
+        block_on(node.remove()).unwrap();
+        assert_eq!(block_on(node.remove()).unwrap_err().kind(), Kind::NotFound);
+        assert_eq!(names(&server), [""; 0]);
+    }
+}
