@@ -12,13 +12,17 @@
 mod error;
 mod job;
 mod log;
+mod memory;
 mod pipe;
+mod ram;
 mod server;
 mod synthetic;
 
 pub use error::{FsError, Kind};
 pub use job::{JobServer, Shown};
 pub use log::LogServer;
+pub use memory::{FileMemory, Stretch};
 pub use pipe::PipeServer;
+pub use ram::RamServer;
 pub use server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
 pub use synthetic::Synthetic;

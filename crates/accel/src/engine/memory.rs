@@ -116,6 +116,19 @@ pub(crate) unsafe fn copy_racing(source: *const u8, target: *mut u8, len: usize)
     }
 }
 
+/// Zeros in memory that others may copy from or to at the same time.
+///
+/// # Safety
+/// `len` bytes are writable at `target`.
+pub(crate) unsafe fn zero_racing(target: *mut u8, len: usize) {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    for done in (0..len).step_by(ZEROS.len()) {
+        let piece = ZEROS.len().min(len - done);
+        // SAFETY: a piece of the caller's range.
+        unsafe { copy_racing(ZEROS.as_ptr(), target.add(done), piece) };
+    }
+}
+
 /// Copies `LINE_BYTES`.
 ///
 /// # Safety
