@@ -217,16 +217,35 @@ impl<'env> Region<'env> {
     /// Where `len` bytes of writable memory are, `at` bytes into it.
     fn writable(&self, at: u64, len: usize) -> io::Result<*mut u8> {
         match self.kind {
-            Kind::Memory { start, writable: true }
-                if (Ea { region: self, offset: at }).holds(len) =>
-            {
+            Kind::Memory { start, writable: true } if self.at_of(at).holds(len) => {
                 Ok(start.wrapping_add(at as usize))
             }
-            _ => {
-                let what = format!("{len} bytes at {at} are no writable memory of {self:?}");
-                Err(io::Error::new(io::ErrorKind::InvalidInput, what))
-            }
+            _ => Err(self.no_memory("writable ", at, len)),
         }
+    }
+
+    /// Where `len` bytes of memory are, `at` bytes into it, and whether others
+    /// may write there.
+    #[inline]
+    pub(crate) fn readable(&self, at: u64, len: usize) -> io::Result<(*const u8, bool)> {
+        match self.kind {
+            Kind::Memory { start, writable } if self.at_of(at).holds(len) => {
+                Ok((start.wrapping_add(at as usize).cast_const(), writable))
+            }
+            _ => Err(self.no_memory("", at, len)),
+        }
+    }
+
+    /// As `at`, for as long as the region is borrowed.
+    #[inline]
+    fn at_of(&self, offset: u64) -> Ea<'_> {
+        Ea { region: self, offset }
+    }
+
+    #[cold]
+    fn no_memory(&self, what: &str, at: u64, len: usize) -> io::Error {
+        let what = format!("{len} bytes at {at} are no {what}memory of {self:?}");
+        io::Error::new(io::ErrorKind::InvalidInput, what)
     }
 
     pub(crate) fn name(&self) -> &str {
