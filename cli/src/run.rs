@@ -3,6 +3,7 @@
 mod journal;
 mod kernels;
 mod many;
+mod names;
 mod parameters;
 mod progress;
 mod stats;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cellway::accel::EngineChoice;
+use cellway::fs;
 use cellway::kernels::{
     Aes128Ecb, Aes256Ctr, Blake3, Crc32c, Entry, Finish, Histogram, Identity, LinReg, Report as _,
 };
@@ -33,6 +35,7 @@ use crate::size::Size;
 use crate::stdout::Stdout;
 use journal::JournalArgs;
 use kernels::{Kernels, KernelsParser};
+use names::{Drained, Fed};
 use parameters::Parameters;
 use stats::{Files, StatsFile, StatsJson};
 
@@ -49,8 +52,9 @@ pub(crate) struct RunArgs {
     #[arg(value_parser = KernelsParser)]
     kernel: Kernels,
     /// Files, devices or pipes to read; `-` is standard input. For a transform or
-    /// rewrite without --out-dir: INPUT and OUTPUT, where `-` is standard output
-    #[arg(required = true, value_name = "INPUT")]
+    /// rewrite without --out-dir: INPUT and OUTPUT, where `-` is standard output.
+    /// Names of file servers too: #U/PATH, a pipe #p/NAME, the log #l/log
+    #[arg(required = true, value_name = "INPUT", value_parser = names::parse)]
     files: Vec<PathBuf>,
     /// Write the output for each INPUT to DIR, which is made if it is missing,
     /// under the INPUT's name; for a file found in a directory under the path
@@ -167,7 +171,7 @@ where
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let places = args.check()?;
-    let run = Run { args, places };
+    let run = Run { args, places, files: names::files()? };
     let parameters = &args.parameters;
     let first = args.kernel.first.iter().copied();
     match args.kernel.last.name {
@@ -263,6 +267,8 @@ impl RunArgs {
                     .into(),
             );
         }
+        let (is_many, has_journal) = (self.is_many(&places), self.journal.file().is_some());
+        names::check(places.inputs, places.output, is_many, has_journal)?;
         self.check_files(&places)?;
         Ok(places)
     }
@@ -346,6 +352,8 @@ impl RunArgs {
 struct Run<'a> {
     args: &'a RunArgs,
     places: Places<'a>,
+    /// Those of servers.
+    files: fs::Files,
 }
 
 impl Run<'_> {
@@ -353,15 +361,25 @@ impl Run<'_> {
     fn write<K: Kernel>(&self, first: Vec<Transform>, last: K) -> anyhow::Result<()> {
         let kernel = Chain::new(first, last)?;
         let Some(path) = self.places.output else { return self.write_many(&kernel) };
-        let (input, stats_file) = (self.open()?, self.open_stats()?);
-        let mut begun = self.begin(&kernel, &input)?;
-        let streamed = self.stream(&kernel, &input, &mut begun);
+        let (fed, stats_file) = (self.open()?, self.open_stats()?);
+        let input = &fed.input;
+        let mut drained = Drained::create(&self.files, path, self.args.force)?;
+        let to = drained.as_ref().map_or(path, Drained::path);
+        let mut begun = self.begin(&kernel, input, Some(to))?;
+        drained.iter_mut().for_each(Drained::opened);
+        let streamed = self.stream(&kernel, input, &mut begun);
         let outcome = match streamed {
             // Whoever read standard output has seen enough.
             // The run ended there: it has no statistics.
             Err(error) if is_stdout(path) && is_broken_pipe(&error) => return Ok(()),
-            outcome => outcome?,
+            Err(error) => {
+                drop(begun);
+                return Err(drained.and_then(Drained::abandon).map_or(error, Into::into));
+            }
+            Ok(outcome) => outcome,
         };
+        let from = input.name().to_owned();
+        fed.end()?;
         let streamed = Instant::now();
         let mut name = path.display().to_string();
         // One that is gone on with may have its name already.
@@ -369,9 +387,13 @@ impl Run<'_> {
             name = output.name().to_owned();
             journal::resumable(&mut begun.journal, |_| Ok(output.commit(self.args.sync)?))?;
         }
+        if let Some(drained) = drained {
+            name = path.display().to_string();
+            drained.commit()?;
+        }
         journal::done(begun.journal)?;
         let commit = streamed.elapsed();
-        let files = Files { input: input.name().to_owned(), inputs: 1, output: Some(name) };
+        let files = Files { input: from, inputs: 1, output: Some(name) };
         self.conclude(stats_file, files, &outcome.stats, commit)
     }
 
@@ -381,10 +403,11 @@ impl Run<'_> {
         let reduced = if self.args.is_many(&self.places) {
             self.reduce_many(&kernel)?
         } else {
-            let (input, stats_file) = (self.open()?, self.open_stats()?);
-            let mut begun = self.begin(&kernel, &input)?;
-            let outcome = self.stream(&kernel, &input, &mut begun)?;
-            let files = Files { input: input.name().to_owned(), inputs: 1, output: None };
+            let (fed, stats_file) = (self.open()?, self.open_stats()?);
+            let mut begun = self.begin(&kernel, &fed.input, None)?;
+            let outcome = self.stream(&kernel, &fed.input, &mut begun)?;
+            let files = Files { input: fed.input.name().to_owned(), inputs: 1, output: None };
+            fed.end()?;
             Reduced { outcome, files, stats_file, journal: begun.journal }
         };
         let Reduced { outcome: Outcome { part, stats }, files, stats_file, journal } = reduced;
@@ -407,8 +430,8 @@ impl Run<'_> {
         self.conclude(stats_file, files, &stats, Duration::ZERO)
     }
 
-    fn open(&self) -> anyhow::Result<Input> {
-        Ok(Input::open(&self.places.inputs[0])?)
+    fn open(&self) -> anyhow::Result<Fed> {
+        Fed::open(&self.files, &self.places.inputs[0])
     }
 
     fn open_stats(&self) -> anyhow::Result<Option<StatsFile>> {
@@ -416,10 +439,15 @@ impl Run<'_> {
         file.map(StatsFile::create).transpose()
     }
 
-    fn begin<K: Kernel>(&self, kernel: &K, input: &Input) -> anyhow::Result<Begun> {
+    fn begin<K: Kernel>(
+        &self,
+        kernel: &K,
+        input: &Input,
+        output: Option<&Path>,
+    ) -> anyhow::Result<Begun> {
         let (args, options) = (self.args, self.args.layout.options());
         let run = (kernel, input);
-        let begun = Begun::one(run, self.places.output, args.journal.keep(), args.force, &options)?;
+        let begun = Begun::one(run, output, args.journal.keep(), args.force, &options)?;
         let journal = begun.journal.map(|journal| args.journal.begun(journal));
         Ok(Begun { journal, ..begun })
     }

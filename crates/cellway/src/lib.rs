@@ -40,13 +40,13 @@
 //!
 //! The layers beneath, each usable by itself: [`accel`] (one accelerator),
 //! [`storage`] (inputs and outputs), [`stream`] (kernels over files),
-//! [`kernels`] (those that come along).
+//! [`kernels`] (those that come along), [`fs`] (file servers, and file calls).
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use {accel, kernels, storage, stream};
+pub use {accel, fs, kernels, storage, stream};
 
 pub use stream::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Options, Out, Outcome,

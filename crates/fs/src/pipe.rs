@@ -83,6 +83,30 @@ impl PipeServer {
         }))
     }
 
+    /// Waits until what was written to a pipe is read and its readers have closed it.
+    ///
+    /// # Errors
+    /// They closed it before they had read all; there is no such pipe.
+    pub async fn finished(&self, name: &str) -> Result<(), FsError> {
+        let found = self.pipes().get(name).cloned();
+        let pipe = found.ok_or_else(|| FsError::new(Kind::NotFound, name))?;
+        poll_fn(|cx| {
+            let mut state = pipe.lock();
+            if !state.readers.have_gone() {
+                state.wait(cx.waker());
+                return Poll::Pending;
+            }
+            Poll::Ready(match state.bytes.len() {
+                0 => Ok(()),
+                left => {
+                    let what = format!("its readers have gone, {left} bytes before the end");
+                    Err(FsError::because(Kind::Closed, name, what))
+                }
+            })
+        })
+        .await
+    }
+
     fn pipes(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pipe>>> {
         lock(&self.0.pipes)
     }
@@ -425,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_pipe_is_bounded_and_both_ends_wait() {
-        let (_server, read, write) = pipe(3);
+        let (server, read, write) = pipe(3);
         let mut into = [0; 8];
         assert!(is_pending(&mut read.read(0, &mut into)));
         assert_eq!(block_on(write.write(0, b"abcde")).unwrap(), 3);
@@ -433,9 +457,13 @@ mod tests {
         assert_eq!(block_on(read.read(0, &mut into[..2])).unwrap(), 2);
         assert_eq!(block_on(write.write(0, b"de")).unwrap(), 2);
         drop(write);
+        assert!(is_pending(&mut (Box::pin(server.finished("pipe")) as Answer<'_, ()>)));
         assert_eq!(block_on(read.read(0, &mut into)).unwrap(), 3);
         assert_eq!(&into[..3], b"cde");
         assert_eq!(block_on(read.read(0, &mut into)).unwrap(), 0);
+        drop(read);
+        block_on(server.finished("pipe")).unwrap();
+        assert_eq!(block_on(server.finished("tube")).unwrap_err().kind(), Kind::NotFound);
     }
 
     #[test]
@@ -452,9 +480,11 @@ mod tests {
 
     #[test]
     fn who_writes_to_nobody_is_told() {
-        let (_server, read, write) = pipe(8);
+        let (server, read, write) = pipe(8);
+        block_on(write.write(0, b"a")).unwrap();
         drop(read);
         assert_eq!(block_on(write.write(0, b"a")).unwrap_err().kind(), Kind::Closed);
+        assert_eq!(block_on(server.finished("pipe")).unwrap_err().kind(), Kind::Closed);
     }
 
     #[test]

@@ -56,6 +56,14 @@ impl Input {
         Self::of(name, Some(path.to_owned()), file)
     }
 
+    /// What comes out of `file`, a pipe or a socket, under a name for messages.
+    ///
+    /// # Errors
+    /// What `file` is cannot be found out.
+    pub fn stream(name: &str, file: File) -> Result<Self, InputError> {
+        Self::of(name.to_owned(), None, file)
+    }
+
     fn of(name: String, path: Option<PathBuf>, file: File) -> Result<Self, InputError> {
         let failed = |error: io::Error| InputError::read(&name, 0, &error);
         let opened = file.metadata().map_err(failed)?;
