@@ -10,6 +10,9 @@ use crate::{Fid, Tag};
 /// Bytes before a message's own fields: size, type and tag.
 pub const HEADER_BYTES: usize = 4 + 1 + 2;
 
+/// Bytes of a reply to a read before the data.
+pub const READ_HEADER_BYTES: usize = HEADER_BYTES + 4;
+
 /// Names of a walk, at most.
 pub const FEW: usize = 16;
 
@@ -207,6 +210,15 @@ fn open(message: &[u8]) -> Result<(u8, Tag, Reader<'_>), Malformed> {
         _ => {}
     }
     Ok((reader.u8()?, Tag(reader.u16()?), reader))
+}
+
+/// Appends what comes before the `count` bytes of the reply to a read.
+pub(crate) fn read_header(tag: Tag, count: u32, out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u32((READ_HEADER_BYTES as u32).saturating_add(count));
+    out.u8(types::READ + 1);
+    out.u16(tag.0);
+    out.u32(count);
 }
 
 /// The types of requests; that of a reply is one more.
