@@ -1,6 +1,7 @@
 //! Pinned-address memory behind a local store.
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Every buffer starts on a multiple of this: the Cell's cache line, two of
@@ -50,6 +51,33 @@ impl Arena {
 
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
+    }
+
+    /// Asks for huge pages, or for none. An advice: what the kernel refuses stays as it was.
+    pub(crate) fn advise_huge_pages(&self, wanted: bool) {
+        use rustix::mm::Advice;
+        let advice = if wanted { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+        // SAFETY: this arena's own mapping; the advice only picks page sizes.
+        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len_bytes, advice) };
+    }
+
+    /// Gives the pages back that lie in `range` whole; they are zeros then.
+    ///
+    /// # Safety
+    /// Nobody has a reference to bytes of them.
+    pub(crate) unsafe fn discard(&self, range: Range<usize>) -> io::Result<()> {
+        let page = rustix::param::page_size();
+        let first = range.start.checked_next_multiple_of(page).unwrap_or(self.len_bytes);
+        let end = range.end.min(self.len_bytes);
+        let end = end - end % page;
+        if first >= end {
+            return Ok(());
+        }
+        let advice = rustix::mm::Advice::LinuxDontNeed;
+        // SAFETY: whole pages of this arena's own anonymous mapping, which read
+        // as zeros afterwards; nobody holds references, as the caller says.
+        unsafe { rustix::mm::madvise(self.at(first).as_ptr().cast(), end - first, advice)? };
+        Ok(())
     }
 
     /// The address `offset` bytes in; `offset` is at most the length.

@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 use crate::engine::{EngineReport, memory};
 use crate::machine::{Machine, Post};
 use crate::queue::{Direction, Order, Tag};
-use crate::region::{Ea, Lent};
+use crate::region::{Ea, Lent, Region};
 use crate::sched::{Leaves, Scheduler, SpawnError, Waiter, Waiters};
 use crate::store::{Buf, LocalStore, NoSpace};
-use crate::transfer::{Load, Transfer, Turn, YieldNow};
+use crate::transfer::{CopyTo, Load, Transfer, Turn, YieldNow};
 use crate::transfers::Transfers;
 
 /// One accelerator's state, shared by its threads.
@@ -212,6 +212,23 @@ impl<'env> Cx<'env> {
             memory::prefetch_item(item);
         }
         Load { item, turn: Turn { core: &self.core, over } }
+    }
+
+    /// Copies memory, from `at` in `region` on, to `into`, as a get would: short
+    /// irregular copies give the other threads a turn while their lines come.
+    /// It is made while this is polled, so neither has to outlive the run. With
+    /// `goes_on` it starts where the caller's last one ended.
+    ///
+    /// Its error is a place outside the region, or in a file.
+    #[inline]
+    pub fn copy<'c>(
+        &'c self,
+        region: &'c Region<'_>,
+        at: u64,
+        into: &'c mut [u8],
+        goes_on: bool,
+    ) -> CopyTo<'c, 'env> {
+        CopyTo { core: &self.core, region, at, into, goes_on, asked: None }
     }
 
     /// Gives the other threads a turn (the paper's `yield`).

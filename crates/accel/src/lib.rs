@@ -79,5 +79,5 @@ pub use sched::SpawnError;
 pub use stack::{StackCx, StackfulError};
 pub use store::{Buf, LocalStore, NoSpace};
 pub use topology::Topology;
-pub use transfer::{Load, Transfer, YieldNow};
+pub use transfer::{CopyTo, Load, Transfer, YieldNow};
 pub use window::FileWindow;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::arena::Arena;
 use crate::engine::host::{HostFault, HostIo};
-use crate::engine::memory::copy_racing;
+use crate::engine::memory::{copy_racing, zero_racing};
 use crate::queue::Direction;
 
 /// A memory range lent for the length of a run, or an open file's range.
@@ -20,7 +20,7 @@ pub struct Region<'env> {
     len_bytes: u64,
     lent: PhantomData<&'env mut [u8]>,
     /// Keeps memory mapped that is the region's own.
-    _own: Option<Arena>,
+    own: Option<Arena>,
 }
 
 pub(crate) enum Kind {
@@ -50,7 +50,7 @@ impl<'env> Region<'env> {
     #[must_use]
     pub fn memory(bytes: &'env [u8]) -> Self {
         let kind = Kind::Memory { start: bytes.as_ptr().cast_mut(), writable: false };
-        Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData, _own: None }
+        Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData, own: None }
     }
 
     /// Memory to get from and put to. Accelerators that put to overlapping
@@ -58,7 +58,7 @@ impl<'env> Region<'env> {
     #[must_use]
     pub fn memory_mut(bytes: &'env mut [u8]) -> Self {
         let kind = Kind::Memory { start: bytes.as_mut_ptr(), writable: true };
-        Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData, _own: None }
+        Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData, own: None }
     }
 
     /// Main memory of its own, zeroed, to get from and put to. Pages that nobody
@@ -71,7 +71,16 @@ impl<'env> Region<'env> {
         let arena = Arena::new(len_bytes)?;
         let kind = Kind::Memory { start: arena.start().as_ptr(), writable: true };
         let len_bytes = len_bytes as u64;
-        Ok(Region { kind, len_bytes, lent: PhantomData, _own: Some(arena) })
+        Ok(Region { kind, len_bytes, lent: PhantomData, own: Some(arena) })
+    }
+
+    /// Staging in huge pages, or not: an advice, which the kernel may not follow.
+    #[must_use]
+    pub fn in_huge_pages(self, wanted: bool) -> Self {
+        if let Some(arena) = &self.own {
+            arena.advise_huge_pages(wanted);
+        }
+        self
     }
 
     /// Bytes `range` of a file, through the page cache. `name` appears in errors.
@@ -89,7 +98,7 @@ impl<'env> Region<'env> {
         let align_bytes = align_bytes.clamp(1, 1 << 30).next_power_of_two();
         let kind =
             Kind::File(FileRange { file, start: range.start, align_bytes, name: name.into() });
-        Self { kind, len_bytes, lent: PhantomData, _own: None }
+        Self { kind, len_bytes, lent: PhantomData, own: None }
     }
 
     /// The region's length in bytes.
@@ -178,19 +187,65 @@ impl<'env> Region<'env> {
         Ok(())
     }
 
+    /// Makes `len` bytes of staging zeros, `at` bytes into it, and gives back
+    /// the pages that hold nothing else. Who copies them meanwhile gets old
+    /// bytes and zeros.
+    ///
+    /// # Errors
+    /// A place that is no such memory.
+    pub fn discard(&self, at: u64, len: usize) -> io::Result<()> {
+        let start = self.writable(at, len)?;
+        let Some(arena) = &self.own else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{self:?} is lent")));
+        };
+        let (first, page) = (at as usize, rustix::param::page_size());
+        let end = first + len;
+        let pages = first.next_multiple_of(page).min(end)..(end - end % page).max(first);
+        let pages = pages.start..pages.end.max(pages.start);
+        // SAFETY: the range is the region's, which nobody has references to: it
+        // is only copied to and from.
+        unsafe {
+            zero_racing(start, pages.start - first);
+            zero_racing(start.wrapping_add(pages.end - first), end - pages.end);
+            if arena.discard(pages.clone()).is_err() {
+                zero_racing(start.wrapping_add(pages.start - first), pages.len());
+            }
+        }
+        Ok(())
+    }
+
     /// Where `len` bytes of writable memory are, `at` bytes into it.
     fn writable(&self, at: u64, len: usize) -> io::Result<*mut u8> {
         match self.kind {
-            Kind::Memory { start, writable: true }
-                if (Ea { region: self, offset: at }).holds(len) =>
-            {
+            Kind::Memory { start, writable: true } if self.at_of(at).holds(len) => {
                 Ok(start.wrapping_add(at as usize))
             }
-            _ => {
-                let what = format!("{len} bytes at {at} are no writable memory of {self:?}");
-                Err(io::Error::new(io::ErrorKind::InvalidInput, what))
-            }
+            _ => Err(self.no_memory("writable ", at, len)),
         }
+    }
+
+    /// Where `len` bytes of memory are, `at` bytes into it, and whether others
+    /// may write there.
+    #[inline]
+    pub(crate) fn readable(&self, at: u64, len: usize) -> io::Result<(*const u8, bool)> {
+        match self.kind {
+            Kind::Memory { start, writable } if self.at_of(at).holds(len) => {
+                Ok((start.wrapping_add(at as usize).cast_const(), writable))
+            }
+            _ => Err(self.no_memory("", at, len)),
+        }
+    }
+
+    /// As `at`, for as long as the region is borrowed.
+    #[inline]
+    fn at_of(&self, offset: u64) -> Ea<'_> {
+        Ea { region: self, offset }
+    }
+
+    #[cold]
+    fn no_memory(&self, what: &str, at: u64, len: usize) -> io::Error {
+        let what = format!("{len} bytes at {at} are no {what}memory of {self:?}");
+        io::Error::new(io::ErrorKind::InvalidInput, what)
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -1,6 +1,7 @@
 //! The futures a program awaits: transfers, loads in place, yields.
 
 use std::future::Future;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,7 +10,7 @@ use crate::cx::Core;
 use crate::engine::memory::Prefetched;
 use crate::fault::{TransferError, TransferResult};
 use crate::queue::{OpId, Order, Tag};
-use crate::region::Ea;
+use crate::region::{Ea, Region};
 use crate::store::Buf;
 use crate::transfers::Started;
 
@@ -213,6 +214,39 @@ impl<'t, T: ?Sized> Future for Load<'_, '_, 't, T> {
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<&'t T> {
         self.turn.poll(cx).map(|()| self.item)
+    }
+}
+
+/// A copy out of memory; see [`Cx::copy`].
+pub struct CopyTo<'c, 'env> {
+    pub(crate) core: &'c Core<'env>,
+    pub(crate) region: &'c Region<'c>,
+    pub(crate) at: u64,
+    pub(crate) into: &'c mut [u8],
+    pub(crate) goes_on: bool,
+    /// After the first turn: whether lines were asked for only.
+    pub(crate) asked: Option<bool>,
+}
+
+impl Future for CopyTo<'_, '_> {
+    type Output = io::Result<()>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { core, region, at, into, goes_on, asked } = &mut *self;
+        let transfers = &core.transfers;
+        match *asked {
+            Some(false) => return Poll::Ready(Ok(())),
+            Some(true) => return Poll::Ready(transfers.copy(region, *at, into)),
+            None => {}
+        }
+        match transfers.copy_or_ask(region, *at, into, *goes_on) {
+            Ok(true) if transfers.may_go_on(into.len()) => return Poll::Ready(Ok(())),
+            Ok(copied) => *asked = Some(!copied),
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+        core.sched.wait_turn(cx);
+        Poll::Pending
     }
 }
 

@@ -8,7 +8,7 @@ use crate::engine::memory::{self, Copy, MemoryEngine, Prefetched};
 use crate::engine::{Engine, EngineReport, IoOp, Wait};
 use crate::fault::{TransferError, TransferFault, TransferResult};
 use crate::queue::{Address, Direction, Element, Failure, OpId, Order, PieceId, Queue, Step, Tag};
-use crate::region::{Ea, Kind};
+use crate::region::{Ea, Kind, Region};
 use crate::sched::{Scheduler, Waiter, Waiters};
 use crate::store::Buf;
 
@@ -118,7 +118,8 @@ impl<'env> Transfers<'env> {
         // is lent for 'env; the buffer goes to the `Transfer`, which withdraws
         // the copy when it is dropped, and leaks the buffer when it is leaked.
         unsafe {
-            if self.memory.copy_straight(region_bytes, copy, &mut buf) {
+            let goes_on = |end| buf.replace_got_until(end) == source;
+            if self.memory.copy_straight(region_bytes, copy, goes_on) {
                 return Started::Over(Ok(buf));
             }
             match self.memory.begin(copy, tag, order == Order::Barrier, &buf) {
@@ -126,6 +127,43 @@ impl<'env> Transfers<'env> {
                 None => self.get_slow(buf, ea, len, tag, order),
             }
         }
+    }
+
+    /// Copies memory of `region` to `into`, or only asks for its lines where a
+    /// turn before the copy is better: whether it was copied.
+    ///
+    /// # Errors
+    /// A place outside the region, or in a file.
+    #[inline]
+    pub(crate) fn copy_or_ask(
+        &self,
+        region: &Region<'_>,
+        at: u64,
+        into: &mut [u8],
+        goes_on: bool,
+    ) -> io::Result<bool> {
+        let (source, racing) = region.readable(at, into.len())?;
+        let copy = Copy { source, target: into.as_mut_ptr(), len: into.len(), racing };
+        // SAFETY: the range is the region's, whose memory is there while it is
+        // borrowed; `into` is the caller's alone, so no region has it.
+        let copied = unsafe { self.memory.copy_straight(region.len_bytes(), copy, |_| goes_on) };
+        if !copied {
+            self.memory.ask(source, copy.len);
+        }
+        Ok(copied)
+    }
+
+    /// Copies memory of `region` to `into`, whose lines were asked for.
+    ///
+    /// # Errors
+    /// As `copy_or_ask`.
+    #[inline]
+    pub(crate) fn copy(&self, region: &Region<'_>, at: u64, into: &mut [u8]) -> io::Result<()> {
+        let (source, racing) = region.readable(at, into.len())?;
+        let copy = Copy { source, target: into.as_mut_ptr(), len: into.len(), racing };
+        // SAFETY: as above.
+        unsafe { self.memory.carry_out(copy) };
+        Ok(())
     }
 
     /// Whether a memory transfer may be carried out this moment.

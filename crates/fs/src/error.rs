@@ -98,6 +98,12 @@ impl FsError {
         Self::new(kind, name)
     }
 
+    /// The same, of the file or path `name`.
+    #[must_use]
+    pub fn named(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
     /// What went wrong.
     #[must_use]
     pub fn kind(&self) -> Kind {

@@ -9,16 +9,30 @@
 //! machine) stops the thread that asked and no other.
 #![forbid(unsafe_code)]
 
+mod caller;
+mod coroutine;
 mod error;
+mod file;
+mod files;
+mod handle;
 mod job;
 mod log;
+mod memory;
 mod pipe;
+mod ram;
 mod server;
 mod synthetic;
 
+pub use caller::{Caller, Host, wait};
+pub use coroutine::{Coroutine, CoroutineError, cormain};
 pub use error::{FsError, Kind};
+pub use file::File;
+pub use files::Files;
+pub use handle::Handle;
 pub use job::{JobServer, Shown};
 pub use log::LogServer;
+pub use memory::{FileMemory, Stretch};
 pub use pipe::PipeServer;
+pub use ram::RamServer;
 pub use server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
 pub use synthetic::Synthetic;

@@ -8,6 +8,7 @@ pub use ninep::Change;
 use ninep::Qid;
 
 use crate::error::{FsError, Kind};
+use crate::memory::FileMemory;
 
 /// What a call gives: at once ([`now`]), or later, while other threads run.
 /// Dropped, the call is called off, and has done nothing or all of it.
@@ -119,5 +120,11 @@ pub trait OpenFile: Send + Sync {
     fn entries(&self, from: u64, max: usize) -> Answer<'_, Vec<Info>> {
         let _ = (from, max);
         now(Err(FsError::new(Kind::NotDirectory, "readdir")))
+    }
+
+    /// Where its bytes lie, if that is in memory: then they are copied from
+    /// there, without a call for each read.
+    fn memory(&self) -> Option<Arc<dyn FileMemory>> {
+        None
     }
 }

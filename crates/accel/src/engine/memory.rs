@@ -116,6 +116,19 @@ pub(crate) unsafe fn copy_racing(source: *const u8, target: *mut u8, len: usize)
     }
 }
 
+/// Zeros in memory that others may copy from or to at the same time.
+///
+/// # Safety
+/// `len` bytes are writable at `target`.
+pub(crate) unsafe fn zero_racing(target: *mut u8, len: usize) {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    for done in (0..len).step_by(ZEROS.len()) {
+        let piece = ZEROS.len().min(len - done);
+        // SAFETY: a piece of the caller's range.
+        unsafe { copy_racing(ZEROS.as_ptr(), target.add(done), piece) };
+    }
+}
+
 /// Copies `LINE_BYTES`.
 ///
 /// # Safety
@@ -313,8 +326,8 @@ impl MemoryEngine {
     }
 
     /// Makes a copy at once where that is best: of near, long or sequential
-    /// blocks, that is, those that start where the last get of all or the last
-    /// into this buffer ended. Whether it did.
+    /// blocks, that is, those that start where the last copy of all ended, or that
+    /// `goes_on` knows, which is told this one's end. Whether it did.
     ///
     /// # Safety
     /// As `carry_out`.
@@ -323,7 +336,7 @@ impl MemoryEngine {
         &self,
         region_bytes: u64,
         copy: Copy,
-        buf: &mut Buf,
+        goes_on: impl FnOnce(*const u8) -> bool,
     ) -> bool {
         if region_bytes > self.near_bytes {
             if self.path == MemoryPath::Interleave {
@@ -331,7 +344,7 @@ impl MemoryEngine {
             }
             let end = copy.source.wrapping_add(copy.len);
             let known = self.last_end.replace(end) == copy.source;
-            let goes_on = buf.replace_got_until(end) == copy.source || known;
+            let goes_on = goes_on(end) || known;
             if copy.len >= STRAIGHT_FROM_BYTES {
                 // SAFETY: the caller's conditions.
                 unsafe {
@@ -379,6 +392,12 @@ impl MemoryEngine {
             // SAFETY: pieces of the caller's ranges.
             unsafe { self.carry_out(Copy { source, target, len: piece, racing }) };
         }
+    }
+
+    /// Asks for the source of a copy that is to be made after a turn.
+    #[inline(always)]
+    pub(crate) fn ask(&self, source: *const u8, len: usize) {
+        prefetch_range(source, len.min(ASKED_BYTES_MAX));
     }
 
     #[inline(always)]
@@ -429,7 +448,7 @@ impl MemoryEngine {
             entry.may_move.set(may_move);
             self.warm.set(if may_move { index } else { NONE });
         }
-        prefetch_range(copy.source, copy.len.min(ASKED_BYTES_MAX));
+        self.ask(copy.source, copy.len);
         entry.source.set(copy.source);
         entry.target.set(copy.target);
         entry.len.set(copy.len);

@@ -168,3 +168,21 @@ fn a_buffer_that_came_back_unseen_returns_to_its_store() {
     drop(back);
     assert_eq!(cx.local_store().used_bytes(), 0);
 }
+
+#[test]
+fn what_is_discarded_of_staging_is_zeros() {
+    let memory = Region::staging(40_000).unwrap().in_huge_pages(false);
+    for (at, len) in [(0, 40_000), (5000, 10), (4096, 8192), (100, 20_000), (39_000, 1000), (7, 0)]
+    {
+        memory.fill(0, &[1; 40_000]).unwrap();
+        memory.discard(at as u64, len).unwrap();
+        let mut seen = vec![2; 40_000];
+        memory.drain(0, &mut seen).unwrap();
+        let mut wanted = vec![1; 40_000];
+        wanted[at..at + len].fill(0);
+        assert!(seen == wanted, "{len} bytes at {at}");
+    }
+    assert!(memory.discard(39_999, 2).is_err());
+    let mut lent = [1; 10];
+    assert!(Region::memory_mut(&mut lent).discard(0, 1).is_err());
+}

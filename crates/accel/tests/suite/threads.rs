@@ -430,3 +430,49 @@ fn nothing_starts_while_an_accelerator_ends() {
     drop(accelerator);
     assert_eq!(Rc::strong_count(&alive), 1);
 }
+
+#[test]
+fn memory_that_goes_before_the_run_is_copied() {
+    let _dog = watch();
+    let turns = &AtomicUsize::new(0);
+    for path in [MemoryPath::Auto, MemoryPath::Interleave, MemoryPath::Straight] {
+        let config = Config { threads: 3, memory: path, ..small() };
+        run(&config, |cx, at| async move {
+            let region = Region::staging(100_000).unwrap();
+            let bytes = pattern(at.thread as u64, 100_000);
+            region.fill(0, &bytes).unwrap();
+            let mut buf = cx.alloc(9000).unwrap();
+            for (from, len) in [(0, 64), (64, 900), (99_000, 1000), (7, 8192), (100_000, 0), (3, 1)]
+            {
+                cx.copy(&region, from as u64, &mut buf[..len], len > 900).await.unwrap();
+                assert!(buf[..len] == bytes[from..from + len], "{len} bytes at {from}");
+                turns.fetch_add(1, Ordering::Relaxed);
+            }
+            for (from, len) in [(99_999, 2), (u64::MAX, 1), (100_001, 0)] {
+                assert!(cx.copy(&region, from, &mut buf[..len], false).await.is_err());
+            }
+        })
+        .unwrap();
+    }
+    assert_eq!(turns.load(Ordering::Relaxed), 3 * 3 * 6);
+}
+
+#[test]
+fn short_copies_give_way_and_long_ones_do_not() {
+    let _dog = watch();
+    let memory = &Region::staging(1 << 20).unwrap();
+    for (len, gives_way) in [(64, true), (2048, true), (4096, false)] {
+        let order = &std::sync::Mutex::new(Vec::new());
+        run(&Config { threads: 2, ..small() }, |cx, at| async move {
+            let mut buf = cx.alloc(len).unwrap();
+            for round in 0..4_u64 {
+                let place = (3 * round + at.thread as u64) * 40_000;
+                cx.copy(memory, place, &mut buf, false).await.unwrap();
+                order.lock().unwrap().push(at.thread);
+            }
+        })
+        .unwrap();
+        let wanted = if gives_way { [0, 1, 0, 1, 0, 1, 0, 1] } else { [0, 0, 0, 0, 1, 1, 1, 1] };
+        assert_eq!(*order.lock().unwrap(), wanted, "{len} bytes");
+    }
+}

@@ -1,0 +1,5 @@
+//! File calls and coroutines.
+
+mod coroutines;
+mod files;
+mod harness;
