@@ -30,9 +30,7 @@ mod session;
 mod stat;
 
 pub use bytes::Malformed;
-pub use message::{
-    FEW, Few, HEADER_BYTES, Names, Qids, READ_HEADER_BYTES, Reply, Request, frame_bytes, frame_tag,
-};
+pub use message::{FEW, Few, HEADER_BYTES, Names, Qids, Reply, Request, frame_bytes, frame_tag};
 #[cfg(any(test, fuzzing))]
 pub use session::fuzzed;
 pub use session::{

@@ -10,9 +10,6 @@ use crate::{Fid, Tag};
 /// Bytes before a message's own fields: size, type and tag.
 pub const HEADER_BYTES: usize = 4 + 1 + 2;
 
-/// Bytes of a reply to a read before the data.
-pub const READ_HEADER_BYTES: usize = HEADER_BYTES + 4;
-
 /// Names of a walk, at most.
 pub const FEW: usize = 16;
 
@@ -215,7 +212,7 @@ fn open(message: &[u8]) -> Result<(u8, Tag, Reader<'_>), Malformed> {
 /// Appends what comes before the `count` bytes of the reply to a read.
 pub(crate) fn read_header(tag: Tag, count: u32, out: &mut Vec<u8>) {
     let mut out = Writer(out);
-    out.u32((READ_HEADER_BYTES as u32).saturating_add(count));
+    out.u32((HEADER_BYTES as u32 + 4).saturating_add(count));
     out.u8(types::READ + 1);
     out.u16(tag.0);
     out.u32(count);

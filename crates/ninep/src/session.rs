@@ -256,8 +256,9 @@ impl<N: Clone, O: Clone> Session<N, O> {
             .collect()
     }
 
-    /// The longest message now.
-    fn message_bytes(&self) -> usize {
+    /// The longest message now, in bytes.
+    #[must_use]
+    pub fn message_bytes(&self) -> usize {
         self.msize.unwrap_or(MSIZE_MIN) as usize
     }
 

@@ -150,7 +150,7 @@ impl Bench {
             Call::Stat { .. } => Ok(Done::Stat(Stat { qid, name: "x", ..Stat::DONT_TOUCH })),
             Call::Remove { .. } | Call::Wstat { .. } => Ok(Done::Changed),
         };
-        self.session.done(id, done, &mut out);
+        assert_eq!(self.session.done(id, done, &mut out), data as usize);
         out.resize(out.len() + data as usize, 0);
         self.replied(id.tag, &out);
         self.stale(id);
@@ -168,7 +168,7 @@ impl Bench {
     /// Nothing comes of a call that has ended.
     fn stale(&mut self, id: CallId) {
         let mut out = Vec::new();
-        self.session.done(id, Ok(Done::Changed), &mut out);
+        assert_eq!(self.session.done(id, Ok(Done::Changed), &mut out), 0);
         assert_eq!(out, []);
     }
 }

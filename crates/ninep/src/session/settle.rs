@@ -7,23 +7,31 @@ use crate::Reply;
 use crate::message::read_header;
 
 impl<N: Clone, O: Clone> Session<N, O> {
-    /// Takes the end of a call, and appends the reply to `out`; of a read all
-    /// but the data, which the caller appends. Calls that were called off have none.
-    pub fn done(&mut self, id: CallId, done: Result<Done<'_, N, O>, &str>, out: &mut Vec<u8>) {
+    /// Takes the end of a call, and appends the reply to `out`: of a read all but
+    /// the data. So many bytes of these the caller then appends; 0 for other
+    /// calls. One that was called off has no reply.
+    #[must_use = "what was read belongs to the reply"]
+    pub fn done(
+        &mut self,
+        id: CallId,
+        done: Result<Done<'_, N, O>, &str>,
+        out: &mut Vec<u8>,
+    ) -> usize {
         if self.calls.get(&id.tag).is_none_or(|call| call.serial != id.serial) {
-            return;
+            return 0;
         }
-        let Some(call) = self.end(id.tag) else { return };
+        let Some(call) = self.end(id.tag) else { return 0 };
         let start = out.len();
         let end = done.map_err(|error| Refused::Tree(error.into()));
         let end = end.and_then(|done| self.reply(id, call.ends, done, out));
         if let Some(fid) = call.ends.fid() {
             self.fids.release(fid, id.serial);
         }
-        if let Err(refused) = end {
+        end.unwrap_or_else(|refused| {
             out.truncate(start);
             refuse(id.tag, &refused, out);
-        }
+            0
+        })
     }
 
     fn reply(
@@ -32,17 +40,17 @@ impl<N: Clone, O: Clone> Session<N, O> {
         ends: Ends,
         done: Done<'_, N, O>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Refused> {
+    ) -> Result<usize, Refused> {
         let reply = match (ends, done) {
             (Ends::Read { count }, Done::Read(read)) if read <= count => {
                 read_header(id.tag, read, out);
-                return Ok(());
+                return Ok(read as usize);
             }
             (ends, done) => self.settle(id.serial, ends, done)?,
         };
         let (start, msize) = (out.len(), self.message_bytes());
         reply.encode(id.tag, out).map_err(Refused::Reply)?;
-        if out.len() - start > msize { Err(Refused::LongReply(msize)) } else { Ok(()) }
+        if out.len() - start > msize { Err(Refused::LongReply(msize)) } else { Ok(0) }
     }
 
     /// What the call was for comes to pass, if its fid is still there.

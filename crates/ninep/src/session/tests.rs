@@ -43,7 +43,7 @@ impl Bench {
     fn ends(&mut self, request: Request<'_>, done: Done<'_, char, char>) {
         let id = self.call(9, request);
         let mut out = Vec::new();
-        self.0.done(id, Ok(done), &mut out);
+        assert_eq!(self.0.done(id, Ok(done), &mut out), 0);
         let (_, reply) = Reply::decode(&out).unwrap();
         assert!(!matches!(reply, Reply::Error { .. }), "{request:?}: {reply:?}");
     }
@@ -82,7 +82,7 @@ fn a_fid_that_goes_while_it_is_opened_is_not_opened() {
     // Another file by the same number is none of the first call's.
     bench.ends(attach(0), Done::Attach('/', DIRECTORY));
     let mut out = Vec::new();
-    bench.0.done(open, Ok(Done::Open('o', DIRECTORY)), &mut out);
+    assert_eq!(bench.0.done(open, Ok(Done::Open('o', DIRECTORY)), &mut out), 0);
     assert_eq!(error(&out), "fid 0 is unknown: attach or walk to a file first");
     bench.refuses(Request::Read { fid: 0, offset: 0, count: 1 }, "fid 0 is not open");
 }
@@ -99,9 +99,9 @@ fn what_a_cancelled_call_would_bring_does_not_come() {
     // The tag and the fid are free, and a late end is none of theirs.
     let again = bench.call(1, attach(0));
     let mut out = Vec::new();
-    bench.0.done(attached, Ok(Done::Attach('/', DIRECTORY)), &mut out);
+    assert_eq!(bench.0.done(attached, Ok(Done::Attach('/', DIRECTORY)), &mut out), 0);
     assert_eq!(out, []);
-    bench.0.done(again, Err("no"), &mut out);
+    assert_eq!(bench.0.done(again, Err("no"), &mut out), 0);
     assert_eq!(error(&out), "no");
     bench.call(1, attach(0));
 }
@@ -117,7 +117,7 @@ fn files_to_be_removed_on_clunk_are_when_the_session_ends() {
     let reply = Reply::Version { msize: 4096, version: "9P2000" };
     assert_eq!(Reply::decode(&out).unwrap(), (Tag::NONE, reply));
     let mut out = Vec::new();
-    bench.0.done(removals[0].0, Ok(Done::Changed), &mut out);
+    assert_eq!(bench.0.done(removals[0].0, Ok(Done::Changed), &mut out), 0);
     assert_eq!(out, []);
     assert_eq!(bench.0.reset(), []);
 }
@@ -131,8 +131,8 @@ fn reads_leave_room_for_the_header_and_say_how_much_follows() {
         panic!("{step:?}")
     };
     let mut out = Vec::new();
-    bench.0.done(id, Ok(Done::Read(3)), &mut out);
-    assert_eq!(out.len(), crate::READ_HEADER_BYTES);
+    assert_eq!(bench.0.done(id, Ok(Done::Read(3)), &mut out), 3);
+    assert_eq!(out.len(), HEADER_BYTES + 4);
     out.extend_from_slice(b"abc");
     assert_eq!(Reply::decode(&out).unwrap(), (Tag(3), Reply::Read { data: b"abc" }));
     bench.refuses(Request::Write { fid: 1, offset: 0, data: b"" }, "file is not open for that");
@@ -146,7 +146,7 @@ fn a_tree_that_gives_too_much_is_not_believed() {
     let mut refused = |request, done| {
         let id = bench.call(1, request);
         let mut out = Vec::new();
-        bench.0.done(id, Ok(done), &mut out);
+        assert_eq!(bench.0.done(id, Ok(done), &mut out), 0);
         assert_eq!(error(&out), "the tree gave what it was not asked for");
     };
     refused(Request::Read { fid: 1, offset: 0, count: 10 }, Done::Read(11));
@@ -155,11 +155,14 @@ fn a_tree_that_gives_too_much_is_not_believed() {
     let long = "x".repeat(9000);
     let id = bench.call(1, Request::Stat { fid: 1 });
     let mut out = Vec::new();
-    bench.0.done(id, Ok(Done::Stat(Stat { name: &long, ..Stat::DONT_TOUCH })), &mut out);
+    assert_eq!(
+        bench.0.done(id, Ok(Done::Stat(Stat { name: &long, ..Stat::DONT_TOUCH })), &mut out),
+        0
+    );
     assert_eq!(error(&out), "the reply is longer than 8192 bytes: ask for a larger msize");
     let id = bench.call(1, Request::Stat { fid: 1 });
     out.clear();
-    bench.0.done(id, Err(&"\u{fc}\0".repeat(9000)), &mut out);
+    assert_eq!(bench.0.done(id, Err(&"\u{fc}\0".repeat(9000)), &mut out), 0);
     assert!(out.len() <= 1024 + HEADER_BYTES + 2, "{}", out.len());
 }
 
@@ -177,7 +180,7 @@ fn limits_are_kept() {
     let second = bench.call(2, read);
     // 16384 less twice 8168 and the 23 of the request.
     bench.refuses(read, "8191 bytes are more than the 2 left for requests that wait");
-    bench.0.done(second, Err("no"), &mut Vec::new());
+    assert_eq!(bench.0.done(second, Err("no"), &mut Vec::new()), 0);
     for tag in [2, 3] {
         bench.call(tag, Request::Stat { fid: 1 });
     }
