@@ -9,7 +9,10 @@
 //! machine) stops the thread that asked and no other.
 #![forbid(unsafe_code)]
 
+mod address;
 mod caller;
+#[cfg(test)]
+pub(crate) mod conformance;
 mod coroutine;
 mod error;
 mod file;
@@ -20,9 +23,11 @@ mod log;
 mod memory;
 mod pipe;
 mod ram;
+mod serve;
 mod server;
 mod synthetic;
 
+pub use address::{Address, AddressError};
 pub use caller::{Caller, Host, wait};
 pub use coroutine::{Coroutine, CoroutineError, cormain};
 pub use error::{FsError, Kind};
@@ -34,5 +39,6 @@ pub use log::LogServer;
 pub use memory::{FileMemory, Stretch};
 pub use pipe::PipeServer;
 pub use ram::RamServer;
+pub use serve::{Connection, ServeOptions, Serving, serve};
 pub use server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
 pub use synthetic::Synthetic;

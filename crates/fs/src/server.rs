@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+pub use ninep::Change;
 use ninep::Qid;
 
 use crate::error::{FsError, Kind};
@@ -45,21 +46,6 @@ pub struct Info {
     pub gid: String,
     /// Who wrote to it last; empty where nobody keeps that.
     pub muid: String,
-}
-
-/// What a wstat changes; all of it or nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    /// A new last part of the path: a rename within its directory.
-    pub name: Option<String>,
-    /// A new length: cut, or filled up with zeros.
-    pub length: Option<u64>,
-    /// New permission bits; directories stay directories.
-    pub mode: Option<u32>,
-    /// A new time of the last write, in seconds since 1970.
-    pub mtime: Option<u32>,
-    /// A new group.
-    pub gid: Option<String>,
 }
 
 /// How a file is opened: [`ninep::mode`]'s byte, taken apart.

@@ -3,8 +3,9 @@
 //!
 //! A [`Request`] goes to a server, a [`Reply`] with the same [`Tag`] comes
 //! back. [`Request::decode`] and [`Reply::decode`] look at a whole message and
-//! copy nothing: names and data lie in the bytes they were given. There is no
-//! I/O here, and no allocation but what [`Request::encode`] appends.
+//! copy nothing: names and data lie in the bytes they were given, and encoding
+//! only appends. A [`Session`] is the server's side of a connection: which fids
+//! stand for what, and which requests are in flight. There is no I/O here.
 //!
 //! ```
 //! use cellway_ninep::{Names, Request, Tag, frame_bytes};
@@ -25,10 +26,16 @@
 
 mod bytes;
 mod message;
+mod session;
 mod stat;
 
 pub use bytes::Malformed;
 pub use message::{FEW, Few, HEADER_BYTES, Names, Qids, Reply, Request, frame_bytes, frame_tag};
+#[cfg(any(test, fuzzing))]
+pub use session::fuzzed;
+pub use session::{
+    Call, CallId, Change, Done, HangUp, IO_HEADER_BYTES, Limits, MSIZE_MIN, Session, Step,
+};
 pub use stat::{Qid, Stat};
 
 /// Tells a request and its reply from others that are under way.
@@ -66,6 +73,20 @@ pub mod mode {
     pub const TRUNCATE: u8 = 0x10;
     /// Remove the file when the fid is clunked.
     pub const REMOVE_ON_CLUNK: u8 = 0x40;
+    /// The bits of the first four.
+    pub const ACCESS: u8 = 3;
+
+    /// Whether a file opened so is read.
+    #[must_use]
+    pub const fn reads(mode: u8) -> bool {
+        mode & ACCESS != WRITE
+    }
+
+    /// Whether a file opened so is written.
+    #[must_use]
+    pub const fn writes(mode: u8) -> bool {
+        matches!(mode & ACCESS, WRITE | READ_WRITE)
+    }
 }
 
 /// What a file is besides its permission bits, in the upper bits of
@@ -79,4 +100,12 @@ pub mod kind {
     pub const EXCLUSIVE: u32 = 0x2000_0000;
     /// Not backed up.
     pub const TEMPORARY: u32 = 0x0400_0000;
+    /// All of these.
+    pub const ALL: u32 = DIRECTORY | APPEND | EXCLUSIVE | TEMPORARY;
+
+    /// The type of the qid of a file with this mode.
+    #[must_use]
+    pub const fn of(mode: u32) -> u8 {
+        ((mode & ALL) >> 24) as u8
+    }
 }

@@ -209,6 +209,15 @@ fn open(message: &[u8]) -> Result<(u8, Tag, Reader<'_>), Malformed> {
     Ok((reader.u8()?, Tag(reader.u16()?), reader))
 }
 
+/// Appends what comes before the `count` bytes of the reply to a read.
+pub(crate) fn read_header(tag: Tag, count: u32, out: &mut Vec<u8>) {
+    let mut out = Writer(out);
+    out.u32((HEADER_BYTES as u32 + 4).saturating_add(count));
+    out.u8(types::READ + 1);
+    out.u16(tag.0);
+    out.u32(count);
+}
+
 /// The types of requests; that of a reply is one more.
 mod types {
     pub(super) const VERSION: u8 = 100;
