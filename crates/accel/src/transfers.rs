@@ -462,9 +462,11 @@ impl<'env> Transfers<'env> {
     /// A straight transfer is over at once; every so often its thread gives way all the same.
     #[inline(always)]
     pub(crate) fn may_go_on(&self, len: usize) -> bool {
-        let left = self.straight_left.get().checked_sub(len.max(STRAIGHT_BYTES_MIN));
-        self.straight_left.set(left.unwrap_or(STRAIGHT_IN_A_ROW_BYTES));
-        left.is_some()
+        let left = self.straight_left.get();
+        // One longer than all of them goes on too, once the others had their turn.
+        let rest = left.saturating_sub(len.max(STRAIGHT_BYTES_MIN));
+        self.straight_left.set(if left == 0 { STRAIGHT_IN_A_ROW_BYTES } else { rest });
+        left != 0
     }
 
     pub(crate) fn engine_report(&self) -> EngineReport {
