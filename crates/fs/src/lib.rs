@@ -26,6 +26,7 @@ mod ram;
 mod serve;
 mod server;
 mod synthetic;
+mod unix;
 
 pub use address::{Address, AddressError};
 pub use caller::{Caller, Host, wait};
@@ -42,3 +43,4 @@ pub use ram::RamServer;
 pub use serve::{Connection, ServeOptions, Serving, serve};
 pub use server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
 pub use synthetic::Synthetic;
+pub use unix::UnixServer;
