@@ -285,7 +285,8 @@ impl MappedFile {
                 for advice in [Advice::WillNeed, Advice::LinuxPopulateRead] {
                     // SAFETY: a part of the mapping; its pages are read, not
                     // changed. What cannot be brought is met by the copy.
-                    let _ = unsafe { rustix::mm::madvise(self.start.add(from).cast(), len, advice) };
+                    let _ =
+                        unsafe { rustix::mm::madvise(self.start.add(from).cast(), len, advice) };
                 }
             }
         }
