@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::engine::host::HostFault;
-use crate::engine::memory::copy_racing;
+use crate::region::Region;
 
 /// What the handler knows of a window. Never freed, used again.
 struct Slot {
@@ -212,6 +212,8 @@ pub struct MappedFile {
     slot: &'static Slot,
     start: *mut u8,
     len_bytes: usize,
+    /// The same.
+    region: Region<'static>,
     /// Reads begun in each piece of `PIECE_BYTES`, up to two.
     touched: Box<[AtomicU8]>,
 }
@@ -248,9 +250,41 @@ impl MappedFile {
             }
         };
         slot.watch(start, len_bytes);
+        // SAFETY: the mapping stays as long as the value, which lends the region
+        // no longer than it is borrowed; where pages go, the handler puts others.
+        let region = unsafe { Region::watched(start, len_bytes) };
         let pieces = len_bytes.div_ceil(PIECE_BYTES);
         let touched = std::iter::repeat_with(|| AtomicU8::new(0)).take(pieces).collect();
-        Ok(Self { slot, start, len_bytes, touched })
+        Ok(Self { slot, start, len_bytes, region, touched })
+    }
+
+    /// The bytes, to be copied by others than [`MappedFile::read`]: they say before
+    /// where they [`begin`](Self::begin), and ask afterwards whether the copy
+    /// [counts](Self::counts).
+    #[must_use]
+    pub fn region(&self) -> &Region<'_> {
+        &self.region
+    }
+
+    /// Whether bytes from `offset` on can be copied; those about it are brought.
+    #[must_use]
+    pub fn begin(&self, offset: u64) -> bool {
+        let is_there = offset < self.len_bytes as u64 && !self.is_broken();
+        if is_there {
+            self.bring(offset as usize, offset as usize);
+        }
+        is_there
+    }
+
+    /// Whether `bytes`, copied from `offset`, are those of `file`, which was
+    /// mapped: it was not cut before their end.
+    #[must_use]
+    pub fn counts(&self, file: impl AsFd, offset: u64, bytes: &[u8]) -> bool {
+        // Where a file ends within a page, zeros follow and nothing is raised.
+        let may_be_cut = bytes.last() == Some(&0);
+        let end = offset.saturating_add(bytes.len() as u64);
+        let is_whole = || rustix::fs::fstat(file).is_ok_and(|now| now.st_size as u64 >= end);
+        !self.is_broken() && (!may_be_cut || is_whole())
     }
 
     /// Fills `into` from `offset` on; whether it could. It cannot beyond what is
@@ -259,19 +293,16 @@ impl MappedFile {
     #[must_use]
     pub fn read(&self, file: impl AsFd, offset: u64, into: &mut [u8]) -> bool {
         let end = offset.saturating_add(into.len() as u64);
-        if end > self.len_bytes as u64 || self.slot.broken.load(Ordering::Acquire) {
+        if end > self.len_bytes as u64 || self.is_broken() {
             return false;
         }
         let Some(last) = into.len().checked_sub(1) else { return true };
-        let start = offset as usize;
-        self.bring(start, start + last);
-        // SAFETY: the range lies in the mapping, where the handler puts zeros
-        // for pages that are gone; `into` is this call's own memory.
-        unsafe { copy_racing(self.start.add(start), into.as_mut_ptr(), into.len()) };
-        // Where a file ends within a page, zeros follow and nothing is raised.
-        let may_be_cut = into.get(last) == Some(&0);
-        let is_whole = || rustix::fs::fstat(file).is_ok_and(|now| now.st_size as u64 >= end);
-        !self.slot.broken.load(Ordering::Acquire) && (!may_be_cut || is_whole())
+        self.bring(offset as usize, offset as usize + last);
+        self.region.drain(offset, into).is_ok() && self.counts(file, offset, into)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.slot.broken.load(Ordering::Acquire)
     }
 
     /// Has the pieces between two bytes brought as a whole, by the second read

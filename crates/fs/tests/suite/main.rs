@@ -5,4 +5,5 @@ mod harness;
 mod model;
 mod private;
 mod race;
+mod ram;
 mod unix;

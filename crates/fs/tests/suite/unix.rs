@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cellway_fs::{Change, FileServer, FsError, Kind, PrivateServer, UnixServer};
+use cellway_fs::{
+    Change, FileServer, Files, FsError, Kind, OpenMode, PrivateServer, Stretch, UnixServer, wait,
+};
 use rustix::fs::{CWD, FileType, Mode};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use tempfile::TempDir;
@@ -91,6 +93,9 @@ fn only_files_and_directories_are_served_and_nothing_waits() {
             assert_eq!(kind(tree.wstat("file", &rename)), Kind::Exists);
         }
         assert!(tree.walk("null").is_err());
+        assert_eq!(kind(tree.open("file", OpenMode::default())), Kind::BadMode);
+        let directory = Change { mode: Some(DIRECTORY | 0o700), ..Change::default() };
+        assert_eq!(kind(tree.wstat("file", &directory)), Kind::Permission);
         assert_eq!(kind(tree.walk("to-dir/x")), Kind::Permission);
         assert_eq!(tree.content("hard").unwrap(), b"inside");
     }
@@ -162,6 +167,52 @@ fn a_long_file_is_read_as_it_is_now() {
     let opens = both(dir.path()).map(|(_, tree)| tree.open("a", READ).unwrap());
     fs::remove_file(&path).unwrap();
     assert!(opens.iter().all(|open| content(&**open).unwrap() == bytes));
+}
+
+#[test]
+fn file_calls_copy_from_the_mapping_and_see_cuts() {
+    const LEN: usize = (2 << 20) + 77;
+    let _dog = watch();
+    let dir = disk_dir();
+    let path = dir.path().join("a");
+    let bytes = pattern(3, LEN);
+    fs::write(&path, &bytes).unwrap();
+    fs::write(dir.path().join("short"), "content").unwrap();
+    let server = Arc::new(UnixServer::new(dir.path(), false).unwrap());
+    let open = Tree::of(&*server).open("a", READ).unwrap();
+    let is_mapped = |offset| {
+        let memory = open.memory().unwrap();
+        matches!(memory.stretch(offset), Stretch::Bytes { .. })
+    };
+    assert!(is_mapped(0) && is_mapped(LEN as u64 - 1) && !is_mapped(LEN as u64));
+    let files = Files::new("glenda").with("#U", server).unwrap();
+    let file = wait(files.open("#U/a", BOTH)).unwrap();
+    let read = |offset: u64, len: usize| {
+        let mut into = vec![9; len];
+        let count = wait(file.pread(offset, &mut into)).unwrap();
+        into.truncate(count);
+        into
+    };
+    for (offset, len) in [(0, LEN + 1), (8191, 8192), (LEN - 10, 10), (LEN - 10, 50), (LEN, 1)] {
+        let expected = &bytes[offset..(offset + len).min(LEN)];
+        assert!(read(offset as u64, len) == expected, "{offset} {len}");
+    }
+    assert!(read(u64::MAX, 1).is_empty());
+    wait(file.pwrite(5, b"new")).unwrap();
+    assert_eq!(read(5, 3), b"new");
+    // Written behind the mapping's end; cut within a page, and before it.
+    wait(file.pwrite(LEN as u64, b"tail")).unwrap();
+    assert_eq!(read(LEN as u64, 10), b"tail");
+    let disk = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    disk.set_len(1_000_003).unwrap();
+    assert!(read(1_000_000, 100) == bytes[1_000_000..1_000_003]);
+    assert!(read(1_500_000, 100).is_empty());
+    disk.write_all_at(&bytes, 0).unwrap();
+    assert!(read(0, LEN) == bytes && !is_mapped(LEN as u64));
+    let short = wait(files.open("#U/short", READ)).unwrap();
+    let mut into = [0; 10];
+    assert_eq!(wait(short.pread(3, &mut into)).unwrap(), 4);
+    assert_eq!(&into[..4], b"tent");
 }
 
 #[test]
