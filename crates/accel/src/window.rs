@@ -500,6 +500,13 @@ mod tests {
             assert!(mapped.read(&file, offset as u64, &mut into));
             assert_eq!(into, bytes[offset..offset + len]);
         }
+        // By way of its region, which nobody can put to.
+        let (mut into, region) = ([0; 100], mapped.region());
+        assert!(mapped.begin(near_piece as u64) && !mapped.begin(bytes.len() as u64));
+        region.drain(near_piece as u64, &mut into).expect("it is there");
+        assert!(into == bytes[near_piece..near_piece + 100]);
+        assert!(mapped.counts(&file, near_piece as u64, &into));
+        assert!(region.fill(0, b"x").is_err() && region.discard(0, 1).is_err());
         // Beyond it, wherever that ends.
         for offset in [bytes.len() as u64 - 1, bytes.len() as u64, u64::MAX] {
             assert!(!mapped.read(&file, offset, &mut [0; 2]));

@@ -5,7 +5,7 @@
 //! names made and names gone, renames and modes. The disk is never written to.
 //!
 //! Memory is limited: pages count, and each name that was changed. Beyond the limit calls
-//! fail with [`Kind::NoSpace`]; what is removed or cut gives its memory back.
+//! fail for lack of space; what is removed or cut gives its memory back.
 //!
 //! What others change on the disk meanwhile may show or not; what was changed
 //! here stays. Two names of one file (hard links) are two files. Permission is decided by mode

@@ -106,3 +106,21 @@ fn a_failed_step_of_a_change_undoes_those_before() {
     assert_eq!((after.mode, after.mtime, after.length), (before.mode, before.mtime, 7));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
+
+#[test]
+fn what_is_answered_by_9p_is_what_the_table_says() {
+    use std::cell::RefCell;
+
+    use crate::private::PrivateServer;
+    use crate::serve::tests::conforms;
+
+    let kept = RefCell::new(Vec::new());
+    let folder = || {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        kept.borrow_mut().push(dir);
+        path
+    };
+    conforms(|| Arc::new(UnixServer::new(&folder(), false).unwrap()));
+    conforms(|| Arc::new(PrivateServer::new(&folder(), 64 << 20).unwrap()));
+}
