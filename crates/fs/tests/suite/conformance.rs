@@ -252,6 +252,10 @@ fn changing_directory(tree: &Tree) {
         }
         tree.put(&format!("new-{round}"), b"").unwrap();
     }
+    // From the beginning again, without what is gone.
+    let again = entries(&*open, 50).unwrap();
+    let again = again.iter().filter(|info| info.name.starts_with("kept"));
+    assert_eq!(again.count(), 200);
     for number in 0..200 {
         let times = seen.iter().filter(|name| **name == kept(number)).count();
         assert_eq!(times, 1, "of {}", kept(number));
