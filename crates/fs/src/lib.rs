@@ -21,6 +21,7 @@ mod handle;
 mod job;
 mod log;
 mod memory;
+mod name;
 mod pipe;
 mod private;
 mod ram;

@@ -22,7 +22,6 @@ use std::hash::Hash;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::error::FsError;
 use crate::server::{Answer, FileServer, Node, now};
@@ -100,10 +99,4 @@ impl FileServer for PrivateServer {
         let root = || PrivateNode::new(self.tree.clone(), self.tree.root.clone());
         now(only_tree(tree).map(|()| Arc::new(root()) as Arc<dyn Node>))
     }
-}
-
-/// The time, in seconds since 1970.
-fn seconds_now() -> u32 {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX)
 }

@@ -40,7 +40,6 @@ use crate::server::{Answer, FileServer, Node, now};
 pub(crate) use file::{END_MAX, UnixFile};
 pub(crate) use listing::Names;
 pub(crate) use node::{DEPTH_MAX, PERMISSIONS, UnixNode, permissions_below};
-pub(crate) use step::check_name;
 pub(crate) use wstat::check as check_change;
 
 use held::{Held, Seats};

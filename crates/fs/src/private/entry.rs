@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
 use ninep::{Qid, kind};
 
+use super::Tree;
 use super::names::State;
 use super::pages::Pages;
-use super::{Tree, seconds_now};
 use crate::error::{FsError, Kind};
-use crate::server::Info;
+use crate::server::{Info, seconds_now};
 use crate::unix::{DEPTH_MAX, UnixNode};
 
 pub(super) struct Entry {

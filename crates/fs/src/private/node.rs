@@ -9,8 +9,9 @@ use super::Tree;
 use super::entry::{Entry, Own};
 use super::file::{PrivateFile, PrivateListing};
 use crate::error::{FsError, Kind};
+use crate::name::checked_name;
 use crate::server::{Answer, Change, Info, Node, OpenFile, OpenMode, now};
-use crate::unix::{PERMISSIONS, check_change, check_name, permissions_below};
+use crate::unix::{PERMISSIONS, check_change, permissions_below};
 
 const READ: u32 = 4;
 const WRITE: u32 = 2;
@@ -57,7 +58,7 @@ impl PrivateNode {
         permissions: u32,
         mode: OpenMode,
     ) -> Result<(Self, Arc<dyn OpenFile>), FsError> {
-        check_name(name)?;
+        checked_name(name)?;
         if !self.entry.is_directory() {
             return Err(FsError::new(Kind::NotDirectory, name));
         }
@@ -165,7 +166,7 @@ impl Node for PrivateNode {
     }
 
     fn walk<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<dyn Node>> {
-        let walked = check_name(name).and_then(|()| self.entry.walk(name));
+        let walked = checked_name(name).and_then(|()| self.entry.walk(name));
         now(walked.map(|entry| Arc::new(self.beside(entry)) as Arc<dyn Node>))
     }
 

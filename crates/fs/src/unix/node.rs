@@ -12,9 +12,10 @@ use super::file::UnixFile;
 use super::held::Held;
 use super::listing::{Listing, Names};
 use super::numbers::Identity;
-use super::step::{check_name, is_directory, is_shown, look, step, told};
+use super::step::{is_directory, is_shown, look, step, told};
 use super::{Export, wstat};
 use crate::error::{FsError, Kind};
+use crate::name::checked_name;
 use crate::server::{Answer, Change, Info, Node, OpenFile, OpenMode, now};
 
 /// Directories below one another, at most: dropping the last of them drops all.
@@ -90,7 +91,7 @@ impl UnixNode {
     }
 
     pub(crate) fn step(&self, name: &str) -> Result<Self, FsError> {
-        check_name(name)?;
+        checked_name(name)?;
         self.must_be_directory(name)?;
         let open = || step(&self.held, name, OFlags::PATH, Mode::empty());
         self.entry(name, self.export.seats.hold(name, open)?)
@@ -197,7 +198,7 @@ impl UnixNode {
         permissions: u32,
         mode: OpenMode,
     ) -> Result<(Self, Arc<dyn OpenFile>), FsError> {
-        check_name(name)?;
+        checked_name(name)?;
         self.must_be_directory(name)?;
         self.export.must_be_writable(name)?;
         let permissions = permissions_below(name, permissions, self.look()?.stx_mode.into())?;

@@ -12,12 +12,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ninep::{Qid, kind};
 use rustix::fs::{Statx, StatxFlags};
 
 use super::step::is_directory;
+use crate::server::seconds_now;
 
 /// Counters of writes; files share them, which changes a version too often.
 const COUNTERS: usize = 4096;
@@ -112,8 +112,7 @@ impl Numbers {
 
     /// Takes note of a file that is gone.
     pub(super) fn removed(&self, identity: Identity) {
-        let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(elapsed.as_secs()).unwrap_or(i64::MAX);
+        let now = seconds_now().into();
         let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
         if removed.len() >= REMOVED_MAX {
             removed.retain(|identity, removed| removed.is_back || identity.may_return(now));

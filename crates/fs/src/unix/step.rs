@@ -18,18 +18,6 @@ const BENEATH: ResolveFlags = ResolveFlags::BENEATH
 /// A step is tried so often where the kernel says that it was disturbed.
 const TRIES_MAX: u32 = 64;
 
-/// Longer names no file system takes.
-const NAME_BYTES_MAX: usize = 255;
-
-/// Refuses what is no name of a file.
-pub(crate) fn check_name(name: &str) -> Result<(), FsError> {
-    let is_good = !matches!(name, "" | "." | "..") && name.len() <= NAME_BYTES_MAX;
-    if !is_good || name.contains(['/', '\0']) {
-        return Err(FsError::new(Kind::BadName, name));
-    }
-    Ok(())
-}
-
 /// Opens `name` in `dir`.
 pub(super) fn step(
     dir: impl AsFd,

@@ -13,8 +13,9 @@ use rustix::io::Errno;
 use super::file::END_MAX;
 use super::held::Held;
 use super::node::{PERMISSIONS, UnixNode};
-use super::step::{check_name, told};
+use super::step::told;
 use crate::error::{FsError, Kind};
+use crate::name::checked_name;
 use crate::server::Change;
 
 /// A step that can be undone.
@@ -30,7 +31,7 @@ enum Done<'a> {
 pub(crate) fn check(change: &Change, name: &str, is_directory: bool) -> Result<(), FsError> {
     let refuse = |kind, what: &str| Err(FsError::because(kind, name, what));
     if let Some(name) = &change.name {
-        check_name(name)?;
+        checked_name(name)?;
     }
     match change.length {
         Some(1..) if is_directory => return Err(FsError::new(Kind::IsDirectory, name)),
