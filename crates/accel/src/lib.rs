@@ -80,4 +80,4 @@ pub use stack::{StackCx, StackfulError};
 pub use store::{Buf, LocalStore, NoSpace};
 pub use topology::Topology;
 pub use transfer::{CopyTo, Load, Transfer, YieldNow};
-pub use window::FileWindow;
+pub use window::{FileWindow, MappedFile};

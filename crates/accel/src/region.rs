@@ -24,7 +24,12 @@ pub struct Region<'env> {
 }
 
 pub(crate) enum Kind {
-    Memory { start: *mut u8, writable: bool },
+    /// Others may write what is `racing` at any time, as all may what is writable.
+    Memory {
+        start: *mut u8,
+        writable: bool,
+        racing: bool,
+    },
     File(FileRange),
 }
 
@@ -49,7 +54,8 @@ impl<'env> Region<'env> {
     /// Memory to get from.
     #[must_use]
     pub fn memory(bytes: &'env [u8]) -> Self {
-        let kind = Kind::Memory { start: bytes.as_ptr().cast_mut(), writable: false };
+        let kind =
+            Kind::Memory { start: bytes.as_ptr().cast_mut(), writable: false, racing: false };
         Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData, own: None }
     }
 
@@ -57,7 +63,7 @@ impl<'env> Region<'env> {
     /// ranges at the same time leave some mixture of their bytes there.
     #[must_use]
     pub fn memory_mut(bytes: &'env mut [u8]) -> Self {
-        let kind = Kind::Memory { start: bytes.as_mut_ptr(), writable: true };
+        let kind = Kind::Memory { start: bytes.as_mut_ptr(), writable: true, racing: true };
         Self { kind, len_bytes: bytes.len() as u64, lent: PhantomData, own: None }
     }
 
@@ -69,9 +75,18 @@ impl<'env> Region<'env> {
     /// What the kernel answers where so much cannot be mapped.
     pub fn staging(len_bytes: usize) -> io::Result<Region<'static>> {
         let arena = Arena::new(len_bytes)?;
-        let kind = Kind::Memory { start: arena.start().as_ptr(), writable: true };
+        let kind = Kind::Memory { start: arena.start().as_ptr(), writable: true, racing: true };
         let len_bytes = len_bytes as u64;
         Ok(Region { kind, len_bytes, lent: PhantomData, own: Some(arena) })
+    }
+
+    /// Memory that is only read here, and written by others at any time.
+    ///
+    /// # Safety
+    /// `len_bytes` bytes at `start` stay readable for 'env.
+    pub(crate) unsafe fn watched(start: *const u8, len_bytes: usize) -> Region<'env> {
+        let kind = Kind::Memory { start: start.cast_mut(), writable: false, racing: true };
+        Region { kind, len_bytes: len_bytes as u64, lent: PhantomData, own: None }
     }
 
     /// Staging in huge pages, or not: an advice, which the kernel may not follow.
@@ -176,12 +191,12 @@ impl<'env> Region<'env> {
         Ok(())
     }
 
-    /// The host's copy of writable memory, from `at` bytes into it, to `bytes`.
+    /// The host's copy of memory, from `at` bytes into it, to `bytes`.
     ///
     /// # Errors
-    /// As [`Region::fill`].
+    /// A place that is no memory.
     pub fn drain(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let memory = self.writable(at, bytes.len())?;
+        let (memory, _) = self.readable(at, bytes.len())?;
         // SAFETY: as above.
         unsafe { copy_racing(memory, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
@@ -217,7 +232,7 @@ impl<'env> Region<'env> {
     /// Where `len` bytes of writable memory are, `at` bytes into it.
     fn writable(&self, at: u64, len: usize) -> io::Result<*mut u8> {
         match self.kind {
-            Kind::Memory { start, writable: true } if self.at_of(at).holds(len) => {
+            Kind::Memory { start, writable: true, .. } if self.at_of(at).holds(len) => {
                 Ok(start.wrapping_add(at as usize))
             }
             _ => Err(self.no_memory("writable ", at, len)),
@@ -229,8 +244,8 @@ impl<'env> Region<'env> {
     #[inline]
     pub(crate) fn readable(&self, at: u64, len: usize) -> io::Result<(*const u8, bool)> {
         match self.kind {
-            Kind::Memory { start, writable } if self.at_of(at).holds(len) => {
-                Ok((start.wrapping_add(at as usize).cast_const(), writable))
+            Kind::Memory { start, racing, .. } if self.at_of(at).holds(len) => {
+                Ok((start.wrapping_add(at as usize).cast_const(), racing))
             }
             _ => Err(self.no_memory("", at, len)),
         }

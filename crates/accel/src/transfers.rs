@@ -103,7 +103,7 @@ impl<'env> Transfers<'env> {
         tag: Tag,
         order: Order,
     ) -> Started {
-        let Kind::Memory { start, writable } = ea.region.kind else {
+        let Kind::Memory { start, racing, .. } = ea.region.kind else {
             return self.get_slow(buf, ea, len, tag, order);
         };
         if !ea.holds(len) || len > buf.capacity_bytes() || !self.starts_now(tag, order) {
@@ -112,7 +112,7 @@ impl<'env> Transfers<'env> {
         // SAFETY: the capacity was checked.
         unsafe { buf.set_view_len(len) };
         let source = start.cast_const().wrapping_add(ea.offset as usize);
-        let copy = Copy { source, target: buf.start().as_ptr(), len, racing: writable };
+        let copy = Copy { source, target: buf.start().as_ptr(), len, racing };
         let region_bytes = ea.region.len_bytes();
         // SAFETY: the range was checked against region and buffer. The region
         // is lent for 'env; the buffer goes to the `Transfer`, which withdraws
@@ -219,7 +219,7 @@ impl<'env> Transfers<'env> {
     #[inline(always)]
     pub(crate) fn put(&self, buf: Buf, ea: Ea<'env>, tag: Tag, order: Order) -> Started {
         match ea.region.kind {
-            Kind::Memory { start, writable: true }
+            Kind::Memory { start, writable: true, .. }
                 if ea.holds(buf.len()) && self.starts_now(tag, order) =>
             {
                 let target = start.wrapping_add(ea.offset as usize);

@@ -1,23 +1,26 @@
-//! Files in place: the page cache's own pages, mapped a block at a time.
+//! Files in place: the page cache's own pages, mapped a block at a time or for
+//! as long as a file is open.
 //!
 //! A get copies, which is as long as computing where the file is in memory and
 //! a kernel reads each byte once. A [`FileWindow`] shows the pages themselves.
+//! A [`MappedFile`] is read as memory is, without a call of the system.
 //! A file that gets shorter meanwhile takes its pages with it: what is read of
 //! them then are zeros, and the window tells.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
 use std::ptr;
 use std::slice;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::engine::host::HostFault;
+use crate::region::Region;
 
 /// What the handler knows of a window. Never freed, used again.
 struct Slot {
@@ -39,6 +42,18 @@ impl Slot {
         let is_same = self.len_bytes.load(Ordering::Relaxed) == len_bytes;
         start..if is_same { start + len_bytes } else { start }
     }
+
+    /// Has the handler look after a mapping that was just made.
+    fn watch(&self, start: *const u8, len_bytes: usize) {
+        self.start.store(start as usize, Ordering::Relaxed);
+        self.len_bytes.store(len_bytes, Ordering::Release);
+    }
+
+    /// Ends that, before the mapping goes.
+    fn forget(&self) {
+        self.len_bytes.store(0, Ordering::Release);
+        self.broken.store(false, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: `next` is written before a slot is shared, and slots are never freed.
@@ -59,10 +74,14 @@ fn slots() -> impl Iterator<Item = &'static Slot> {
     })
 }
 
-fn claim() -> &'static Slot {
+/// A slot of one's own. The first one of a process has SIGBUS handled.
+fn claim() -> io::Result<&'static Slot> {
+    if BEFORE.get_or_init(handle_sigbus).is_none() {
+        return Err(io::Error::other("SIGBUS cannot be handled"));
+    }
     let is_free = |slot: &&Slot| !slot.claimed.swap(true, Ordering::AcqRel);
     if let Some(slot) = slots().find(is_free) {
-        return slot;
+        return Ok(slot);
     }
     let slot = Box::leak(Box::new(Slot {
         start: AtomicUsize::new(0),
@@ -74,7 +93,7 @@ fn claim() -> &'static Slot {
     loop {
         let next = slot.next.cast_mut();
         match SLOTS.compare_exchange(next, slot, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return slot,
+            Ok(_) => return Ok(slot),
             Err(newer) => slot.next = newer,
         }
     }
@@ -92,10 +111,7 @@ impl FileWindow {
     /// # Errors
     /// The kernel does not have it handled.
     pub fn new() -> io::Result<Self> {
-        match BEFORE.get_or_init(handle_sigbus) {
-            Some(_) => Ok(Self { slot: claim() }),
-            None => Err(io::Error::other("SIGBUS cannot be handled")),
-        }
+        Ok(Self { slot: claim()? })
     }
 
     /// Lets `see` look at `len_bytes` bytes of `file` from `offset` on. What it
@@ -132,8 +148,7 @@ impl FileWindow {
         };
         let start: *mut u8 = start.map_err(failed)?.cast();
         let shown = Shown { slot: self.slot, start, mapped_bytes };
-        self.slot.start.store(start as usize, Ordering::Relaxed);
-        self.slot.len_bytes.store(mapped_bytes, Ordering::Release);
+        self.slot.watch(start, mapped_bytes);
         // SAFETY: the mapping made above; its pages are read, not changed.
         let brought =
             unsafe { rustix::mm::madvise(start.cast(), mapped_bytes, Advice::LinuxPopulateRead) };
@@ -185,11 +200,137 @@ struct Shown {
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        self.slot.len_bytes.store(0, Ordering::Release);
-        self.slot.broken.store(false, Ordering::Relaxed);
+        self.slot.forget();
         // SAFETY: mapped by `look`, whose reference to it has ended.
         let unmapped = unsafe { rustix::mm::munmap(self.start.cast(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok(), "unmapping a window cannot fail");
+    }
+}
+
+/// A file mapped for as long as it is open.
+pub struct MappedFile {
+    slot: &'static Slot,
+    start: *mut u8,
+    len_bytes: usize,
+    /// The same.
+    region: Region<'static>,
+    /// Reads begun in each piece of `PIECE_BYTES`, up to two.
+    touched: Box<[AtomicU8]>,
+}
+
+// SAFETY: the mapping is only read, by copies that may race with whoever writes
+// to the file, and stays until the value is dropped; the rest is atomic.
+unsafe impl Send for MappedFile {}
+// SAFETY: as above.
+unsafe impl Sync for MappedFile {}
+
+/// What is brought into memory at once.
+const PIECE_BYTES: usize = 4 << 20;
+
+impl MappedFile {
+    /// The first `len_bytes` bytes of `file`, which is open for reading. SIGBUS
+    /// is handled as for a [`FileWindow`].
+    ///
+    /// # Errors
+    /// The file cannot be mapped, no bytes of it not either, or SIGBUS not handled.
+    pub fn new(file: impl AsFd, len_bytes: u64) -> io::Result<Self> {
+        let len_bytes = usize::try_from(len_bytes).map_err(|_| Errno::OVERFLOW)?;
+        let slot = claim()?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no
+        // existing memory.
+        let start = unsafe {
+            let (prot, flags) = (ProtFlags::READ, MapFlags::SHARED);
+            rustix::mm::mmap(ptr::null_mut(), len_bytes, prot, flags, file.as_fd(), 0)
+        };
+        let start: *mut u8 = match start {
+            Ok(start) => start.cast(),
+            Err(error) => {
+                slot.claimed.store(false, Ordering::Release);
+                return Err(error.into());
+            }
+        };
+        slot.watch(start, len_bytes);
+        // SAFETY: the mapping stays as long as the value, which lends the region
+        // no longer than it is borrowed; where pages go, the handler puts others.
+        let region = unsafe { Region::watched(start, len_bytes) };
+        let pieces = len_bytes.div_ceil(PIECE_BYTES);
+        let touched = std::iter::repeat_with(|| AtomicU8::new(0)).take(pieces).collect();
+        Ok(Self { slot, start, len_bytes, region, touched })
+    }
+
+    /// The bytes, to be copied by others than [`MappedFile::read`]: they say before
+    /// where they [`begin`](Self::begin), and ask afterwards whether the copy
+    /// [counts](Self::counts).
+    #[must_use]
+    pub fn region(&self) -> &Region<'_> {
+        &self.region
+    }
+
+    /// Whether bytes from `offset` on can be copied; those about it are brought.
+    #[must_use]
+    pub fn begin(&self, offset: u64) -> bool {
+        let is_there = offset < self.len_bytes as u64 && !self.is_broken();
+        if is_there {
+            self.bring(offset as usize, offset as usize);
+        }
+        is_there
+    }
+
+    /// Whether `bytes`, copied from `offset`, are those of `file`, which was
+    /// mapped: it was not cut before their end.
+    #[must_use]
+    pub fn counts(&self, file: impl AsFd, offset: u64, bytes: &[u8]) -> bool {
+        // Where a file ends within a page, zeros follow and nothing is raised.
+        let may_be_cut = bytes.last() == Some(&0);
+        let end = offset.saturating_add(bytes.len() as u64);
+        let is_whole = || rustix::fs::fstat(file).is_ok_and(|now| now.st_size as u64 >= end);
+        !self.is_broken() && (!may_be_cut || is_whole())
+    }
+
+    /// Fills `into` from `offset` on; whether it could. It cannot beyond what is
+    /// mapped, nor once `file`, which was mapped, was found shorter than
+    /// that: then the file itself is to be read, and `into` holds anything.
+    #[must_use]
+    pub fn read(&self, file: impl AsFd, offset: u64, into: &mut [u8]) -> bool {
+        let end = offset.saturating_add(into.len() as u64);
+        if end > self.len_bytes as u64 || self.is_broken() {
+            return false;
+        }
+        let Some(last) = into.len().checked_sub(1) else { return true };
+        self.bring(offset as usize, offset as usize + last);
+        self.region.drain(offset, into).is_ok() && self.counts(file, offset, into)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.slot.broken.load(Ordering::Acquire)
+    }
+
+    /// Has the pieces between two bytes brought as a whole, by the second read
+    /// in each: one read in a piece is no reason to read all of it.
+    fn bring(&self, first: usize, last: usize) {
+        let pieces = first / PIECE_BYTES..=last / PIECE_BYTES;
+        for (piece, touched) in pieces.clone().zip(self.touched.get(pieces).unwrap_or_default()) {
+            if touched.load(Ordering::Relaxed) < 2 && touched.fetch_add(1, Ordering::Relaxed) == 1 {
+                let from = piece * PIECE_BYTES;
+                let len = PIECE_BYTES.min(self.len_bytes - from);
+                for advice in [Advice::WillNeed, Advice::LinuxPopulateRead] {
+                    // SAFETY: a part of the mapping; its pages are read, not
+                    // changed. What cannot be brought is met by the copy.
+                    let _ =
+                        unsafe { rustix::mm::madvise(self.start.add(from).cast(), len, advice) };
+                }
+            }
+        }
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        self.slot.forget();
+        // SAFETY: mapped by `new`, and nobody reads it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.cast(), self.len_bytes) };
+        debug_assert!(unmapped.is_ok(), "unmapping a file cannot fail");
+        self.slot.claimed.store(false, Ordering::Release);
     }
 }
 
@@ -215,8 +356,14 @@ extern "C" fn on_sigbus(
         range.contains(&at).then_some((slot, range.end))
     });
     match found {
-        Some((slot, end)) if replace(at, end) => slot.broken.store(true, Ordering::Relaxed),
-        _ => pass_on(signal, info, context),
+        Some((slot, end)) => {
+            // First: who sees the zeros sees this.
+            slot.broken.store(true, Ordering::Release);
+            if !replace(at, end) {
+                pass_on(signal, info, context);
+            }
+        }
+        None => pass_on(signal, info, context),
     }
 }
 
@@ -252,6 +399,7 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
+    use std::os::unix::fs::FileExt as _;
 
     use super::*;
 
@@ -339,5 +487,78 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn a_mapped_file_is_read_like_the_file() {
+        let bytes = pattern(PIECE_BYTES + 5000);
+        let file = file(&bytes);
+        let mapped = MappedFile::new(&file, bytes.len() as u64).expect("it can be mapped");
+        let near_piece = PIECE_BYTES - 3000;
+        for (offset, len) in [(0, 0), (0, 1), (4095, 8192), (near_piece, 8000), (near_piece, 1)] {
+            let mut into = vec![0; len];
+            assert!(mapped.read(&file, offset as u64, &mut into));
+            assert_eq!(into, bytes[offset..offset + len]);
+        }
+        // By way of its region, which nobody can put to.
+        let (mut into, region) = ([0; 100], mapped.region());
+        assert!(mapped.begin(near_piece as u64) && !mapped.begin(bytes.len() as u64));
+        region.drain(near_piece as u64, &mut into).expect("it is there");
+        assert!(into == bytes[near_piece..near_piece + 100]);
+        assert!(mapped.counts(&file, near_piece as u64, &into));
+        assert!(region.fill(0, b"x").is_err() && region.discard(0, 1).is_err());
+        // Beyond it, wherever that ends.
+        for offset in [bytes.len() as u64 - 1, bytes.len() as u64, u64::MAX] {
+            assert!(!mapped.read(&file, offset, &mut [0; 2]));
+        }
+        file.write_all_at(b"new", 1).expect("room for it");
+        let mut into = [0; 5];
+        assert!(mapped.read(&file, 0, &mut into));
+        assert_eq!(into, [1, b'n', b'e', b'w', 5]);
+        assert!(MappedFile::new(&file, 0).is_err() && MappedFile::new(&file, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn a_mapped_file_that_was_cut_is_told_and_zeros_are_not() {
+        let file = file(&[0; 3 * 4096]);
+        let mapped = MappedFile::new(&file, 3 * 4096).expect("it can be mapped");
+        let mut into = [1; 3000];
+        assert!(mapped.read(&file, 4096, &mut into));
+        assert_eq!(into, [0; 3000]);
+        // Within a page: nothing is raised.
+        file.set_len(5000).expect("it can be cut");
+        assert!(!mapped.read(&file, 4096, &mut into));
+        assert!(mapped.read(&file, 2000, &mut into));
+        // Before a page: for good, even if the file gets longer again.
+        assert!(!mapped.read(&file, 2 * 4096, &mut into));
+        file.set_len(3 * 4096).expect("and made longer");
+        assert!(!mapped.read(&file, 0, &mut into));
+    }
+
+    #[test]
+    fn a_file_cut_under_threads_that_read_it_is_told_to_each() {
+        const LEN: usize = 64 * 4096;
+        for round in 0..20 {
+            let file = &file(&[7; LEN]);
+            let mapped = &MappedFile::new(file, LEN as u64).expect("it can be mapped");
+            let is_cut = &AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(move || {
+                        let mut into = [0; 4096];
+                        loop {
+                            let was_cut = is_cut.load(Ordering::SeqCst);
+                            let whole = mapped.read(file, LEN as u64 - 4096, &mut into);
+                            assert!(!whole || into == [7; 4096], "zeros passed for bytes");
+                            if was_cut {
+                                return assert!(!whole);
+                            }
+                        }
+                    });
+                }
+                file.set_len(round * 1000).expect("it can be cut");
+                is_cut.store(true, Ordering::SeqCst);
+            });
+        }
     }
 }

@@ -10,15 +10,15 @@ mod tree;
 
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ninep::Qid;
 
 use self::account::Account;
 use self::contents::Contents;
-use self::tree::{Found, ROOT, Tree, checked_name};
+use self::tree::{Found, ROOT, Tree};
 use crate::error::{FsError, Kind};
 use crate::memory::FileMemory;
+use crate::name::checked_name;
 use crate::server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
 
 /// A file server whose files lie in main memory, and go with it.
@@ -240,12 +240,6 @@ impl OpenFile for OpenDirectory {
 /// Locks what no panic leaves half done.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Seconds since 1970.
-fn seconds() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

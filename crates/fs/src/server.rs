@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use ninep::Change;
 use ninep::Qid;
@@ -17,6 +18,12 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, FsError>> + Send 
 /// An answer that is there.
 pub fn now<'a, T: Send + 'a>(result: Result<T, FsError>) -> Answer<'a, T> {
     Box::pin(std::future::ready(result))
+}
+
+/// The time, in seconds since 1970.
+pub(crate) fn seconds_now() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// A tree of files under one name, as `#r`.

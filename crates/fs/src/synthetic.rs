@@ -12,12 +12,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ninep::{Qid, kind};
 
 use crate::error::{FsError, Kind};
-use crate::server::{Answer, FileServer, Info, Node, OpenFile, OpenMode, now};
+use crate::server::{Answer, FileServer, Info, Node, OpenFile, OpenMode, now, seconds_now};
 
 /// Longest text that is taken for lines at once.
 const WRITE_BYTES_MAX: usize = 4096;
@@ -120,13 +119,12 @@ impl Synthetic {
 
 impl Fixed {
     fn new(name: &str, paths: &AtomicU64, mode: u32) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             name: name.to_owned(),
             path: paths.fetch_add(1, Ordering::Relaxed),
             version: AtomicU32::new(0),
             mode,
-            made: since.as_secs() as u32,
+            made: seconds_now(),
         }
     }
 

@@ -8,9 +8,10 @@ use accel::Region;
 use ninep::kind;
 
 use super::account::Account;
-use super::{lock, seconds};
+use super::lock;
 use crate::error::{FsError, Kind};
 use crate::memory::{FileMemory, Stretch};
+use crate::server::seconds_now;
 
 /// The first segment's length; the next ones are twice as long each.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
@@ -81,7 +82,7 @@ impl Contents {
             length: AtomicU64::new(0),
             version: AtomicU32::new(0),
             generation: AtomicU64::new(0),
-            mtime: AtomicU32::new(seconds()),
+            mtime: AtomicU32::new(seconds_now()),
             flags: AtomicU32::new(0),
             opens: AtomicU32::new(0),
             account: account.clone(),
@@ -117,7 +118,7 @@ impl Contents {
 
     /// After a change, so that nobody takes old bytes for those of the new version.
     fn changed(&self) {
-        self.mtime.store(seconds(), Relaxed);
+        self.mtime.store(seconds_now(), Relaxed);
         self.version.fetch_add(1, Release);
     }
 

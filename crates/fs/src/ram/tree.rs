@@ -8,16 +8,14 @@ use ninep::{Qid, kind};
 
 use super::account::Account;
 use super::contents::{Contents, FILE_BYTES_MAX};
-use super::seconds;
 use crate::error::{FsError, Kind};
-use crate::server::{Change, Info, OpenMode};
+use crate::name::checked_name;
+use crate::server::{Change, Info, OpenMode, seconds_now};
 
 /// The root's number.
 pub(super) const ROOT: u64 = 0;
 /// What a file costs besides its bytes.
 pub(super) const INODE_BYTES: u64 = 2 << 10;
-/// Names of files and users are no longer.
-const NAME_BYTES_MAX: usize = 255;
 /// Bits of a mode that a client chooses.
 const CHOSEN: u32 = 0o777 | kind::APPEND | kind::EXCLUSIVE | kind::TEMPORARY;
 
@@ -53,19 +51,6 @@ pub(super) struct Tree {
     account: Arc<Account>,
 }
 
-/// Checks that `name` can be a file's, or a user's.
-pub(super) fn checked_name(name: &str) -> Result<(), FsError> {
-    let is_name = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
-    if !is_name {
-        return Err(FsError::new(Kind::BadName, format!("{name:?}")));
-    }
-    if name.len() > NAME_BYTES_MAX {
-        let what = format!("a name of {} bytes; the limit is {NAME_BYTES_MAX}", name.len());
-        return Err(FsError::because(Kind::BadName, "name", what));
-    }
-    Ok(())
-}
-
 impl Inode {
     fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory { .. })
@@ -95,7 +80,7 @@ impl Inode {
     fn touched(&mut self) {
         if let Body::Directory { version, mtime, .. } = &mut self.body {
             *version = version.wrapping_add(1);
-            *mtime = seconds();
+            *mtime = seconds_now();
         }
     }
 
@@ -134,7 +119,7 @@ impl Tree {
             parent: ROOT,
             name: "/".into(),
             mode: kind::DIRECTORY | 0o777,
-            atime: seconds(),
+            atime: seconds_now(),
             uid: nobody.clone(),
             gid: nobody,
             body: directory(),
@@ -192,7 +177,7 @@ impl Tree {
         if mode.truncate && inode.mode & kind::APPEND == 0 {
             contents.set_length(0)?;
         }
-        inode.atime = seconds();
+        inode.atime = seconds_now();
         contents.opens.fetch_add(1, AcqRel);
         Ok(Found::File(contents))
     }
@@ -235,7 +220,7 @@ impl Tree {
             parent: path,
             name: name.to_owned(),
             mode,
-            atime: seconds(),
+            atime: seconds_now(),
             uid: user.clone(),
             gid,
             body,
@@ -341,5 +326,5 @@ impl Tree {
 }
 
 fn directory() -> Body {
-    Body::Directory { entries: BTreeMap::new(), version: 0, mtime: seconds() }
+    Body::Directory { entries: BTreeMap::new(), version: 0, mtime: seconds_now() }
 }

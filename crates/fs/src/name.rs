@@ -1,0 +1,19 @@
+//! Names of files.
+
+use crate::error::{FsError, Kind};
+
+/// Names of files and users are no longer.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Checks that `name` can be a file's, or a user's.
+pub(crate) fn checked_name(name: &str) -> Result<(), FsError> {
+    let is_name = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
+    if !is_name {
+        return Err(FsError::new(Kind::BadName, format!("{name:?}")));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        let what = format!("a name of {} bytes; the limit is {NAME_BYTES_MAX}", name.len());
+        return Err(FsError::because(Kind::BadName, "name", what));
+    }
+    Ok(())
+}

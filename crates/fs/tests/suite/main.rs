@@ -1,0 +1,9 @@
+//! What file servers promise, of each of them.
+
+mod conformance;
+mod harness;
+mod model;
+mod private;
+mod race;
+mod ram;
+mod unix;
