@@ -10,6 +10,9 @@ use crate::server::{FileServer, Info, Node, OpenFile, OpenMode};
 /// What a directory's entry takes at least that is not called by a letter, in bytes.
 const ENTRY_BYTES: u32 = 64;
 
+/// Entries that are asked for at once.
+const ENTRIES_MAX: u32 = 1024;
+
 /// A file, and how it was reached: `..` is where it was walked from.
 pub(super) struct Place {
     node: Arc<dyn Node>,
@@ -115,7 +118,7 @@ async fn step(at: &Arc<Place>, name: &str) -> Result<(Arc<Place>, Qid), FsError>
 
 /// Whole entries, `count` bytes of them at most.
 async fn entries(open: &dyn OpenFile, from: u64, count: u32) -> Result<Ended, FsError> {
-    let infos = open.entries(from, (count / ENTRY_BYTES).max(1) as usize).await?;
+    let infos = open.entries(from, (count / ENTRY_BYTES).clamp(1, ENTRIES_MAX) as usize).await?;
     let (mut bytes, mut taken) = (Vec::new(), 0);
     for info in &infos {
         let stat = stat(info);

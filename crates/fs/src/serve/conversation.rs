@@ -11,7 +11,7 @@ use ninep::{Call, CallId, Done, HangUp, Limits, Session, Step};
 use super::bell::{Bell, CallWaker};
 use super::calls::{Ended, Place, perform, stat};
 use super::replies::Replies;
-use crate::error::FsError;
+use crate::error::{FsError, Kind};
 use crate::server::{FileServer, OpenFile};
 
 type TreeCall = Call<Arc<Place>, Arc<dyn OpenFile>>;
@@ -133,9 +133,16 @@ impl Conversation {
     }
 }
 
-/// What a client is told: it knows the name it asked for, and looks for the
-/// kind's own text.
+/// What a client is told. It knows the name it asked for, and looks for the
+/// text of the kind.
 fn ename(error: &FsError) -> String {
-    let (text, kind) = (error.to_string(), error.kind().to_string());
-    if text.ends_with(&kind) { kind } else { text }
+    let (text, kind) = (error.to_string(), error.kind());
+    let reason = kind.to_string();
+    if text.ends_with(&reason) {
+        reason
+    } else if kind == Kind::Io {
+        text
+    } else {
+        format!("{reason}: {text}")
+    }
 }

@@ -265,7 +265,8 @@ fn a_port_is_served_too() {
 fn clients_beyond_the_limit_are_hung_up_until_one_leaves() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let options = ServeOptions { connections: 2, ..ServeOptions::default() };
+    let handshake = Duration::from_secs(3600);
+    let options = ServeOptions { connections: 2, handshake, ..ServeOptions::default() };
     let _serving = serve(&unix(dir.path(), "s"), ram(), options).unwrap();
     let connect = || UnixStream::connect(&path).unwrap();
     let (first, _second) = (Client::attached(connect(), 8192), Client::attached(connect(), 8192));

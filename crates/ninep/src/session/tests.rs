@@ -216,3 +216,36 @@ fn a_wstat_is_looked_at_whole_before_it_is_asked_for() {
     let (length, mode, mtime) = (Some(3), Some(0o600), Some(4));
     assert_eq!(change, Change { name, length, mode, mtime, gid });
 }
+
+#[test]
+fn a_directory_is_read_by_one_request_after_the_other() {
+    let mut bench = Bench::begun();
+    bench.ends(attach(0), Done::Attach('/', DIRECTORY));
+    bench.ends(Request::Open { fid: 0, mode: mode::READ }, Done::Open('o', DIRECTORY));
+    let read = |offset| Request::Read { fid: 0, offset, count: 1000 };
+    let first = bench.call(1, read(0));
+    bench.refuses(read(0), "fid 0 is busy: wait for the reply to the request before");
+    let mut out = Vec::new();
+    assert_eq!(bench.0.done(first, Ok(Done::Entries(&[0; 300], 4)), &mut out), 0);
+    assert_eq!(Reply::decode(&out).unwrap().1, Reply::Read { data: &[0; 300] });
+    bench.refuses(read(299), "a directory is read from 0 or on from 300, not from 299");
+    let (step, _) = bench.step(Tag(1), read(300));
+    let Step::Call(second, call) = step else { panic!("{step:?}") };
+    assert_eq!(call, Call::Entries { open: 'o', from: 4, count: 1000 });
+    // One that fails, or is called off, moves nothing.
+    assert_eq!(bench.0.done(second, Err("no"), &mut out), 0);
+    bench.call(1, read(300));
+    bench.step(Tag(2), Request::Flush { oldtag: Tag(1) });
+    let (step, _) = bench.step(Tag(1), read(0));
+    let Step::Call(_, Call::Entries { from: 0, .. }) = step else { panic!("{step:?}") };
+}
+
+#[test]
+fn a_tree_opens_for_access_alone() {
+    let mut bench = Bench::begun();
+    bench.ends(attach(0), Done::Attach('f', FILE));
+    let mode = mode::WRITE | mode::TRUNCATE | mode::REMOVE_ON_CLUNK;
+    let (step, _) = bench.step(Tag(1), Request::Open { fid: 0, mode });
+    let Step::Call(_, call) = step else { panic!("{step:?}") };
+    assert_eq!(call, Call::Open { node: 'f', mode: mode::WRITE | mode::TRUNCATE });
+}

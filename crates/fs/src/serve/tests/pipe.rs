@@ -140,6 +140,25 @@ fn a_read_that_waits_is_answered_after_later_requests() {
 }
 
 #[test]
+fn a_read_that_was_woken_for_nothing_is_woken_again() {
+    let (mut client, _connection, tree) = opened();
+    client.send(Tag(5), READ);
+    client.send(Tag(6), READ);
+    client.asks(Tag(7), Request::Stat { fid: 1 }, |reply| matches!(reply, Reply::Stat { .. }));
+    // Each wakes all that wait.
+    let mut tags = [b"abc", b"def"].map(|data| {
+        tree.write(data);
+        let (tag, reply) = Reply::decode(client.receive()).unwrap();
+        assert_eq!(reply, Reply::Read { data });
+        // When this is answered, all that were woken have been polled.
+        client.asks(Tag(7), Request::Stat { fid: 1 }, |reply| matches!(reply, Reply::Stat { .. }));
+        tag
+    });
+    tags.sort();
+    assert_eq!(tags, [Tag(5), Tag(6)]);
+}
+
+#[test]
 fn a_tag_in_flight_is_not_used_again() {
     let (mut client, _connection, tree) = opened();
     client.send(Tag(5), READ);
