@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ninep::{HangUp, Session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, sendmsg, shutdown};
 
 use super::ServeOptions;
 use super::bell::Bell;
@@ -182,6 +182,7 @@ impl Client {
     fn end(&mut self) {
         // What was answered before the client broke a rule is not kept from it.
         let _ = self.send();
+        let _ = shutdown(&self.stream, Shutdown::Both);
         self.conversation.end();
         let deadline = Instant::now() + self.options.frame;
         while self.conversation.is_waiting() {
