@@ -195,9 +195,10 @@ impl Client {
     }
 }
 
-/// Whether there is enough to send before more is taken.
+/// Whether there is enough to send before more is taken: of long replies one at
+/// a time, which is still in the cache then.
 fn is_full(conversation: &Conversation) -> bool {
-    conversation.replies.bytes() >= conversation.session().message_bytes()
+    conversation.replies.bytes() >= conversation.session().message_bytes() / 2
 }
 
 /// When that which began at `begun` is late, as long as it lasts.

@@ -187,6 +187,17 @@ fn files_in_memory_conform() {
     conforms(ram);
 }
 
+#[test]
+fn errors_say_their_kind_and_what_is_more_to_say() {
+    let (stream, _connection) = Connection::pair(ram(), ServeOptions::default()).unwrap();
+    let mut client = Client::attached(stream, 8192);
+    let attach = Request::Attach { fid: 1, afid: NOFID, uname: "u", aname: "none" };
+    let ename = "file does not exist: none: #r has one tree, without a name";
+    client.asks(Tag(1), attach, |reply| *reply == Reply::Error { ename });
+    let walk = Request::Walk { fid: 0, newfid: 1, names: Names::of(&["none"]).unwrap() };
+    client.asks(Tag(1), walk, |reply| *reply == Reply::Error { ename: "file does not exist" });
+}
+
 fn unix(directory: &Path, name: &str) -> Address {
     Address::unix(directory.join(name)).unwrap()
 }
