@@ -21,6 +21,10 @@ use crate::server::FileServer;
 /// What is read at once, in bytes, until longer messages come.
 const INPUT_BYTES: usize = 16 << 10;
 
+/// How long the next request is looked for after an answer, before the thread
+/// sleeps: to be woken on another core takes as long as all of a short read.
+const LINGER: Duration = Duration::from_micros(20);
+
 /// A client that is served, by a thread of its own. Dropped, it is hung up.
 pub struct Connection {
     bell: Arc<Bell>,
@@ -41,8 +45,14 @@ impl Connection {
         let conversation = Conversation::new(root, options.client, &bell);
         let rung = Arc::clone(&bell);
         let thread = thread::Builder::new().name("9p connection".into()).spawn(move || {
-            let mut client =
-                Client { stream, conversation, bell: rung, options, input: Input::new() };
+            let mut client = Client {
+                stream,
+                conversation,
+                bell: rung,
+                options,
+                input: Input::new(),
+                has_answered: false,
+            };
             let Err(Over) = client.serve();
             client.end();
         })?;
@@ -105,6 +115,8 @@ struct Client {
     bell: Arc<Bell>,
     options: ServeOptions,
     input: Input,
+    /// Since it was waited last.
+    has_answered: bool,
 }
 
 impl Client {
@@ -147,7 +159,10 @@ impl Client {
         while self.conversation.replies.bytes() > 0 {
             let slices = self.conversation.replies.slices();
             match sendmsg(&self.stream, &slices, &mut SendAncillaryBuffer::default(), flags) {
-                Ok(sent) => self.conversation.replies.sent(sent),
+                Ok(sent) => {
+                    self.conversation.replies.sent(sent);
+                    self.has_answered = true;
+                }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -163,7 +178,8 @@ impl Client {
         wanted.set(PollFlags::IN, reading);
         wanted.set(PollFlags::OUT, self.conversation.replies.bytes() > 0);
         let mut both = [PollFd::new(&self.stream, wanted), PollFd::new(&self.bell, PollFlags::IN)];
-        let ready = poll_until(&mut both, deadline)?;
+        let lingers = std::mem::take(&mut self.has_answered) && !wanted.contains(PollFlags::OUT);
+        let ready = lingers && linger(&mut both)? || poll_until(&mut both, deadline)?;
         let [stream, bell] = both.map(|fd| fd.revents());
         if !ready {
             return Err(Over);
@@ -208,6 +224,18 @@ fn since(lasts: bool, begun: &mut Option<Instant>, limit: Duration) -> Option<In
         return None;
     }
     Some(*begun.get_or_insert_with(Instant::now) + limit)
+}
+
+/// Whether one is ready soon. Others run meanwhile.
+fn linger(fds: &mut [PollFd<'_>]) -> Result<bool, Errno> {
+    let begun = Instant::now();
+    while begun.elapsed() < LINGER {
+        match poll(fds, Some(&Timespec::default())) {
+            Ok(0) | Err(Errno::INTR) => thread::yield_now(),
+            ready => return ready.map(|_| true),
+        }
+    }
+    Ok(false)
 }
 
 /// Whether one is ready, or it is late.
