@@ -155,6 +155,16 @@ unsafe fn copy_sse2(mut source: *const u8, mut target: *mut u8, mut len: usize) 
     /// From here on the string move, made for it, is as fast.
     const STRING_MOVE_BYTES: usize = 2048;
     if len >= STRING_MOVE_BYTES {
+        // Where the target begins within a line it takes several times as long.
+        let head = target.align_offset(LINE_BYTES);
+        if head != 0 && head <= LINE_BYTES {
+            // SAFETY: both ranges hold a line and more.
+            unsafe {
+                copy_line(source, target);
+                (source, target) = (source.add(head), target.add(head));
+            }
+            len -= head;
+        }
         // SAFETY: moves exactly `len` bytes upwards; the ranges are disjoint.
         unsafe {
             asm!("rep movsb", inout("rcx") len => _, inout("rsi") source => _, inout("rdi") target => _,
