@@ -73,7 +73,9 @@ pub(crate) fn places(
     block_bytes: u64,
 ) -> anyhow::Result<Vec<Ea<'_>>> {
     let place = |block: u64| match memory.stretch(block * block_bytes) {
-        Stretch::Bytes { region, at, len_bytes } if len_bytes >= block_bytes => Ok(region.at(at)),
+        Stretch::Bytes { region, at, len_bytes, .. } if len_bytes >= block_bytes => {
+            Ok(region.at(at))
+        }
         other => anyhow::bail!("block {block} does not lie in memory in one piece: {other:?}"),
     };
     (0..len_bytes / block_bytes).map(place).collect()

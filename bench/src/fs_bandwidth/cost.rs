@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cellway::accel::{Config, Cx};
 use fs::{Files, OpenFile, OpenMode, wait};
-use ninep::{Reply, Request, Tag};
+use ninep::{Call, Done, Limits, NOFID, Reply, Request, Session, Step, Tag, VERSION, mode};
 
 use crate::args::{Rounds, show_bytes};
 use crate::filemem::{Ram, make};
@@ -50,7 +50,7 @@ pub(super) fn table(rounds: &Rounds, machine: &Machine) -> anyhow::Result<Table>
     }
     table.note("file call: File::pread on the host; of a program: on an accelerator");
     table.note("boxed: OpenFile::read, through a boxed future");
-    table.note("9P2000: Tread and Rread encoded and decoded around that, in this process");
+    table.note("9P2000: that through both ends of a session in this process, without a socket");
     Ok(table)
 }
 
@@ -138,29 +138,78 @@ impl Case {
         self.timed(async |buf| whole(self.open.read(0, buf).await?, buf))
     }
 
-    /// As a session in this process would: each message is made, and taken apart.
     fn messages(&self) -> anyhow::Result<Sample> {
-        let (mut asked, mut answered) = (Vec::new(), Vec::new());
-        let mut data = vec![0; self.bytes.len()];
-        self.timed(async |buf| {
-            asked.clear();
-            let count = buf.len() as u32;
-            Request::Read { fid: 1, offset: 0, count }.encode(Tag(1), &mut asked)?;
-            let (tag, Request::Read { offset, count, .. }) = Request::decode(&asked)? else {
-                anyhow::bail!("a read became another request");
-            };
-            let room = data.get_mut(..count as usize).unwrap_or_default();
-            let read = self.open.read(offset, room).await?;
-            answered.clear();
-            let data = room.get(..read).unwrap_or_default();
-            Reply::Read { data }.encode(tag, &mut answered)?;
-            let (_, Reply::Read { data }) = Reply::decode(&answered)? else {
-                anyhow::bail!("a read got another reply");
-            };
-            whole(data.len(), buf)?;
-            buf.copy_from_slice(data);
-            Ok(())
-        })
+        let mut ends = BothEnds::new(&self.open)?;
+        self.timed(async |buf| ends.read(buf).await)
+    }
+}
+
+/// The fid of the file.
+const FID: u32 = 1;
+
+/// Both ends of a 9P2000 session in which a file is open.
+struct BothEnds {
+    session: Session<(), Arc<dyn OpenFile>>,
+    asked: Vec<u8>,
+    answered: Vec<u8>,
+    /// Where the server reads to.
+    data: Vec<u8>,
+}
+
+impl BothEnds {
+    fn new(open: &Arc<dyn OpenFile>) -> anyhow::Result<Self> {
+        let limits = Limits::default();
+        let (asked, answered, data) = (Vec::new(), Vec::new(), vec![0; limits.msize as usize]);
+        let mut ends = Self { session: Session::new(limits), asked, answered, data };
+        let (msize, qid) = (limits.msize, open.qid());
+        let attach = Request::Attach { fid: FID, afid: NOFID, uname: "bench", aname: "" };
+        ends.ask(Tag::NONE, &Request::Version { msize, version: VERSION }, None)?;
+        ends.ask(Tag(1), &attach, Some(Done::Attach((), qid)))?;
+        let opened = Some(Done::Open(open.clone(), qid));
+        ends.ask(Tag(1), &Request::Open { fid: FID, mode: mode::READ }, opened)?;
+        Ok(ends)
+    }
+
+    /// Asks, and lets the server do what `done` says it did.
+    fn ask(
+        &mut self,
+        tag: Tag,
+        request: &Request<'_>,
+        done: Option<Done<'_, (), Arc<dyn OpenFile>>>,
+    ) -> anyhow::Result<()> {
+        self.asked.clear();
+        self.answered.clear();
+        request.encode(tag, &mut self.asked)?;
+        let step = self.session.request(&self.asked, &mut self.answered)?;
+        if let (Step::Call(id, _), Some(done)) = (step, done) {
+            let _none = self.session.done(id, Ok(done), &mut self.answered);
+        }
+        match Reply::decode(&self.answered)? {
+            (_, Reply::Error { ename }) => anyhow::bail!("{ename}"),
+            _ => Ok(()),
+        }
+    }
+
+    async fn read(&mut self, buf: &mut [u8]) -> anyhow::Result<()> {
+        let count = u32::try_from(buf.len())?;
+        self.asked.clear();
+        self.answered.clear();
+        Request::Read { fid: FID, offset: 0, count }.encode(Tag(1), &mut self.asked)?;
+        let step = self.session.request(&self.asked, &mut self.answered)?;
+        let Step::Call(id, Call::Read { open, offset, count }) = step else {
+            anyhow::bail!("a read became another call: {:?}", Reply::decode(&self.answered));
+        };
+        let room = self.data.get_mut(..count as usize).unwrap_or_default();
+        let read = open.read(offset, room).await?;
+        let done = Done::Read(u32::try_from(read)?);
+        let appended = self.session.done(id, Ok(done), &mut self.answered);
+        self.answered.extend_from_slice(self.data.get(..appended).unwrap_or_default());
+        let (_, Reply::Read { data }) = Reply::decode(&self.answered)? else {
+            anyhow::bail!("a read got another reply");
+        };
+        whole(data.len(), buf)?;
+        buf.copy_from_slice(data);
+        Ok(())
     }
 }
 
