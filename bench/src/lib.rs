@@ -13,7 +13,9 @@ mod arrival;
 mod blocks;
 pub mod chain;
 pub mod coldfile;
+mod filemem;
 pub mod fio;
+pub mod fs_bandwidth;
 #[allow(unsafe_code, reason = "prefetch, fences, page sizes: see its blocks")]
 pub mod hw;
 pub mod identity;
@@ -21,6 +23,7 @@ mod irregular;
 mod listings;
 mod listrank;
 pub mod machine;
+pub mod matmul;
 pub mod measure;
 pub mod offload;
 mod page;
@@ -43,9 +46,11 @@ use clap::{Subcommand, ValueEnum};
 
 use crate::aes::AesArgs;
 use crate::args::IrregularArgs;
+use crate::fs_bandwidth::FsBandwidthArgs;
 use crate::identity::IdentityArgs;
 use crate::irregular::Irregular as _;
 use crate::machine::Machine;
+use crate::matmul::MatmulArgs;
 use crate::offload::OffloadArgs;
 use crate::schemes::SchemesArgs;
 use crate::stream::StreamArgs;
@@ -85,6 +90,10 @@ pub enum Bench {
     Aes(AesArgs),
     /// Who does the I/O of a run: the schemes of the paper on I/O prefetching
     Schemes(SchemesArgs),
+    /// Reads of a file in memory by many threads (`CellFS`, Table 3)
+    FsBandwidth(FsBandwidthArgs),
+    /// Products of matrices in files (`CellFS`, Table 4)
+    Matmul(MatmulArgs),
 }
 
 /// How results are printed.
@@ -111,6 +120,8 @@ pub fn tables(bench: &Bench) -> anyhow::Result<Vec<Table>> {
         Bench::Offload(args) => offload::run(args, &machine)?,
         Bench::Stream(args) => stream::run(args, &machine)?,
         Bench::Schemes(args) => schemes::run(args, &machine)?,
+        Bench::FsBandwidth(args) => fs_bandwidth::run(args, &machine)?,
+        Bench::Matmul(args) => matmul::run(args, &machine)?,
         Bench::Walk(args) => vec![walk::Walk::run(args, &machine)?],
         Bench::Listrank(args) => vec![listrank::ListRank::run(args, &machine)?],
         Bench::Probe(args) => vec![probe::Probe::run(args, &machine)?],

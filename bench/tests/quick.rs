@@ -82,6 +82,17 @@ fn schemes() {
 }
 
 #[test]
+fn fs_bandwidth() {
+    // Small and huge pages; the cost of one read; what it all takes.
+    check("fs-bandwidth --accelerators 1,3", 4);
+}
+
+#[test]
+fn matmul() {
+    check("matmul --accelerators 1,3", 1);
+}
+
+#[test]
 fn senseless_arguments_are_refused() {
     for line in [
         "walk --threads 0",
@@ -91,6 +102,7 @@ fn senseless_arguments_are_refused() {
         "synthetic --sizes 48",
         "synthetic --threads many",
         "aes --pages 3k",
+        "fs-bandwidth --block 48",
     ] {
         let line = format!("bench {line}");
         assert!(CommandLine::try_parse_from(line.split(' ')).is_err(), "{line}");

@@ -11,8 +11,18 @@ use serde_json::{Value, json};
 use crate::workspace::{Workspace, cargo};
 
 /// The experiments: what `cellway bench` knows.
-pub(crate) const EXPERIMENTS: &[&str] =
-    &["threads", "listrank", "walk", "probe", "search", "synthetic", "aes", "schemes"];
+pub(crate) const EXPERIMENTS: &[&str] = &[
+    "threads",
+    "listrank",
+    "walk",
+    "probe",
+    "search",
+    "synthetic",
+    "aes",
+    "schemes",
+    "fs-bandwidth",
+    "matmul",
+];
 
 /// What to run.
 #[derive(clap::Args)]

@@ -228,24 +228,31 @@ pub struct CopyTo<'c, 'env> {
     pub(crate) asked: Option<bool>,
 }
 
+impl CopyTo<'_, '_> {
+    /// A copy that gave way.
+    #[cold]
+    #[inline(never)]
+    fn after_turn(&mut self, asked: bool) -> io::Result<()> {
+        if asked { self.core.transfers.copy(self.region, self.at, self.into) } else { Ok(()) }
+    }
+}
+
 impl Future for CopyTo<'_, '_> {
     type Output = io::Result<()>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { core, region, at, into, goes_on, asked } = &mut *self;
-        let transfers = &core.transfers;
-        match *asked {
-            Some(false) => return Poll::Ready(Ok(())),
-            Some(true) => return Poll::Ready(transfers.copy(region, *at, into)),
-            None => {}
+        let this = &mut *self;
+        if let Some(asked) = this.asked {
+            return Poll::Ready(this.after_turn(asked));
         }
-        match transfers.copy_or_ask(region, *at, into, *goes_on) {
-            Ok(true) if transfers.may_go_on(into.len()) => return Poll::Ready(Ok(())),
-            Ok(copied) => *asked = Some(!copied),
+        let transfers = &this.core.transfers;
+        match transfers.copy_or_ask(this.region, this.at, this.into, this.goes_on) {
+            Ok(true) if transfers.may_go_on(this.into.len()) => return Poll::Ready(Ok(())),
+            Ok(copied) => this.asked = Some(!copied),
             Err(error) => return Poll::Ready(Err(error)),
         }
-        core.sched.wait_turn(cx);
+        this.core.sched.wait_turn(cx);
         Poll::Pending
     }
 }

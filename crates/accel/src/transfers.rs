@@ -134,7 +134,7 @@ impl<'env> Transfers<'env> {
     ///
     /// # Errors
     /// A place outside the region, or in a file.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn copy_or_ask(
         &self,
         region: &Region<'_>,

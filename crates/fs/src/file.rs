@@ -18,7 +18,8 @@ pub(crate) struct Opened {
     node: Arc<dyn Node>,
     open: Arc<dyn OpenFile>,
     memory: Option<Arc<dyn FileMemory>>,
-    mode: OpenMode,
+    is_for_reads: bool,
+    is_for_writes: bool,
     name: String,
     handle: Option<Handle>,
     handles: Arc<Handles>,
@@ -37,7 +38,8 @@ impl Opened {
         Arc::new_cyclic(|this: &Weak<Self>| {
             let memory_generation = memory.as_ref().map(|memory| memory.generation());
             let handle = memory_generation.and_then(|number| handles.enter(this, number));
-            Self { node, open, memory, mode, name, handle, handles }
+            let (is_for_reads, is_for_writes) = (mode.read || mode.execute, mode.write);
+            Self { node, open, memory, is_for_reads, is_for_writes, name, handle, handles }
         })
     }
 
@@ -111,31 +113,56 @@ impl<C: Caller> File<C> {
     #[inline]
     pub async fn pread(&self, offset: u64, into: &mut [u8]) -> Result<usize, FsError> {
         let opened = &*self.opened;
-        if !(opened.mode.read || opened.mode.execute) {
+        if !opened.is_for_reads {
             return Err(opened.not_open_for("reads"));
         }
         if let Some(memory) = &opened.memory {
-            let generation = memory.generation();
-            let count = self.copy(&**memory, offset, into).await;
-            if let Some(count) = count
-                && memory.counts(generation, offset, into.get(..count).unwrap_or_default())
-            {
+            let count = match memory.stretch(offset) {
+                // Mostly all of it lies in one piece.
+                Stretch::Bytes { region, at, len_bytes, generation }
+                    if into.len() as u64 <= len_bytes =>
+                {
+                    let goes_on = self.goes_on(offset, into.len());
+                    let copied = self.caller.copy(region, at, into, goes_on).await;
+                    let counts = copied.is_ok() && memory.counts(generation, offset, into);
+                    counts.then_some(into.len())
+                }
+                Stretch::Elsewhere => None,
+                first => self.pieces(&**memory, first, offset, into).await,
+            };
+            if let Some(count) = count {
                 return Ok(count);
             }
         }
         opened.open.read(offset, into).await.map_err(|error| opened.failed(error))
     }
 
-    /// Copies what lies in memory at `offset`; `None` if none of it does.
+    /// Whether the last read ended where this one begins, whose end is remembered.
     #[inline]
-    async fn copy(&self, memory: &dyn FileMemory, offset: u64, into: &mut [u8]) -> Option<usize> {
+    fn goes_on(&self, offset: u64, len: usize) -> bool {
         let goes_on = self.read_until.load(Relaxed) == offset;
-        let mut done = 0;
+        self.read_until.store(offset.wrapping_add(len as u64), Relaxed);
+        goes_on
+    }
+
+    /// Copies what lies in memory at `offset`, `first` and what follows; `None`
+    /// if that does not count.
+    #[cold]
+    async fn pieces(
+        &self,
+        memory: &dyn FileMemory,
+        first: Stretch<'_>,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Option<usize> {
+        let goes_on = self.goes_on(offset, into.len());
+        let (mut stretch, mut done, mut since) = (first, 0, None);
         while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let room = |len: u64| usize::try_from(len).unwrap_or(usize::MAX).min(rest.len());
-            match memory.stretch(offset.saturating_add(done as u64)) {
-                Stretch::Bytes { region, at, len_bytes } => {
+            match stretch {
+                Stretch::Bytes { region, at, len_bytes, generation } => {
                     let piece = rest.get_mut(..room(len_bytes))?;
+                    since = since.or(Some(generation));
                     done += piece.len();
                     self.caller.copy(region, at, piece, goes_on).await.ok()?;
                 }
@@ -144,13 +171,13 @@ impl<C: Caller> File<C> {
                     done += piece.len();
                     piece.fill(0);
                 }
-                Stretch::End => break,
-                Stretch::Elsewhere if done > 0 => break,
-                Stretch::Elsewhere => return None,
+                Stretch::End | Stretch::Elsewhere => break,
             }
+            stretch = memory.stretch(offset.saturating_add(done as u64));
         }
-        self.read_until.store(offset.saturating_add(done as u64), Relaxed);
-        Some(done)
+        let copied = into.get(..done)?;
+        let counts = since.is_none_or(|generation| memory.counts(generation, offset, copied));
+        counts.then_some(done)
     }
 
     /// Reads until `into` is full.
@@ -191,7 +218,7 @@ impl<C: Caller> File<C> {
     #[inline]
     pub async fn pwrite(&self, offset: u64, data: &[u8]) -> Result<usize, FsError> {
         let opened = &*self.opened;
-        if !opened.mode.write {
+        if !opened.is_for_writes {
             return Err(opened.not_open_for("writes"));
         }
         let at_once = opened.memory.as_ref().and_then(|memory| memory.write(offset, data));

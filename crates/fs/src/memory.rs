@@ -8,8 +8,8 @@ use accel::Region;
 use crate::error::FsError;
 
 /// The bytes of an open file, where they lie in memory. Who copies them from
-/// there takes the generation first, and asks afterwards whether the copy
-/// [counts](FileMemory::counts): what was cut off a file may be zeros already.
+/// there asks afterwards whether the copy [counts](FileMemory::counts): what was
+/// cut off a file may be zeros already.
 ///
 /// Whether the file was opened for it, whoever holds this has seen to.
 pub trait FileMemory: Send + Sync {
@@ -20,7 +20,7 @@ pub trait FileMemory: Send + Sync {
     fn stretch(&self, offset: u64) -> Stretch<'_>;
 
     /// Whether `bytes`, copied from `offset` since `generation` was told, are
-    /// what the file held then.
+    /// what the file held.
     fn counts(&self, generation: u64, offset: u64, bytes: &[u8]) -> bool {
         let _ = (offset, bytes);
         fence(Acquire);
@@ -45,6 +45,8 @@ pub enum Stretch<'m> {
         at: u64,
         /// How many they are.
         len_bytes: u64,
+        /// Of the memory, taken before.
+        generation: u64,
     },
     /// A hole of so many bytes, at least one: zeros that nobody wrote.
     Zeros(u64),

@@ -154,13 +154,26 @@ unsafe fn copy_sse2(mut source: *const u8, mut target: *mut u8, mut len: usize) 
     use std::arch::asm;
     /// From here on the string move, made for it, is as fast.
     const STRING_MOVE_BYTES: usize = 2048;
+    /// As far, where only one of the two is at the start of a line: it starts 130 ns later.
+    const ODD_STRING_MOVE_BYTES: usize = 16 << 10;
     if len >= STRING_MOVE_BYTES {
-        // SAFETY: moves exactly `len` bytes upwards; the ranges are disjoint.
-        unsafe {
-            asm!("rep movsb", inout("rcx") len => _, inout("rsi") source => _, inout("rdi") target => _,
-                 options(nostack, preserves_flags));
+        let head = target.align_offset(LINE_BYTES);
+        if head != 0 && head <= LINE_BYTES {
+            // SAFETY: both ranges hold a line and more.
+            unsafe {
+                copy_line(source, target);
+                (source, target) = (source.add(head), target.add(head));
+            }
+            len -= head;
         }
-        return;
+        if (source as usize).is_multiple_of(LINE_BYTES) || len >= ODD_STRING_MOVE_BYTES {
+            // SAFETY: moves exactly `len` bytes upwards; the ranges are disjoint.
+            unsafe {
+                asm!("rep movsb", inout("rcx") len => _, inout("rsi") source => _, inout("rdi") target => _,
+                     options(nostack, preserves_flags));
+            }
+            return;
+        }
     }
     while len >= LINE_BYTES {
         // SAFETY: as many bytes are left in both ranges.

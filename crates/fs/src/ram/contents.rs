@@ -50,12 +50,14 @@ struct At {
 }
 
 impl At {
+    #[inline]
     fn of(offset: u64) -> Self {
         let class = (offset / SEGMENT_BYTES_MIN + 1).ilog2();
         let inside = offset - ((1 << class) - 1) * SEGMENT_BYTES_MIN;
-        let segment_bytes = SEGMENT_BYTES_MIN << class.min(CLASS_OF_LONGEST);
-        let index = (inside / segment_bytes) as usize;
-        Self { class: class as usize, index, segment_bytes, inside: inside % segment_bytes }
+        let shift = SEGMENT_BYTES_MIN.ilog2() + class.min(CLASS_OF_LONGEST);
+        let segment_bytes = 1 << shift;
+        let index = (inside >> shift) as usize;
+        Self { class: class as usize, index, segment_bytes, inside: inside & (segment_bytes - 1) }
     }
 }
 
@@ -225,7 +227,9 @@ impl Contents {
         while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let most = |len: u64| usize::try_from(len).unwrap_or(usize::MAX).min(rest.len());
             let (len, place) = match self.stretch(offset.saturating_add(done as u64)) {
-                Stretch::Bytes { region, at, len_bytes } => (most(len_bytes), Some((region, at))),
+                Stretch::Bytes { region, at, len_bytes, .. } => {
+                    (most(len_bytes), Some((region, at)))
+                }
                 Stretch::Zeros(len_bytes) => (most(len_bytes), None),
                 Stretch::End | Stretch::Elsewhere => break,
             };
@@ -311,13 +315,16 @@ impl FileMemory for Contents {
     }
 
     fn stretch(&self, offset: u64) -> Stretch<'_> {
+        let generation = self.generation();
         let Some(left) = self.length().checked_sub(offset).filter(|left| *left > 0) else {
             return Stretch::End;
         };
         let at = At::of(offset);
         let len_bytes = left.min(at.segment_bytes - at.inside);
         match self.segment(&at) {
-            Some(segment) => Stretch::Bytes { region: &segment.memory, at: at.inside, len_bytes },
+            Some(Segment { memory: region, .. }) => {
+                Stretch::Bytes { region, at: at.inside, len_bytes, generation }
+            }
             None => Stretch::Zeros(len_bytes),
         }
     }

@@ -179,8 +179,7 @@ fn what_was_copied_while_the_file_was_cut_does_not_count() {
     let (node, open) = file(&server);
     wait(open.write(0, &[0xAA; 100])).unwrap();
     let memory = open.memory().expect("it lies in memory");
-    let generation = memory.generation();
-    let Stretch::Bytes { region, at, len_bytes: 100 } = memory.stretch(0) else {
+    let Stretch::Bytes { region, at, len_bytes: 100, generation } = memory.stretch(0) else {
         panic!("100 bytes were written");
     };
     let mut seen = [1; 100];

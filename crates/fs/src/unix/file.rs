@@ -102,7 +102,8 @@ impl FileMemory for Bytes {
         match self.mapped().filter(|mapped| mapped.begin(offset)) {
             Some(mapped) => {
                 let region = mapped.region();
-                Stretch::Bytes { region, at: offset, len_bytes: region.len_bytes() - offset }
+                let (len_bytes, generation) = (region.len_bytes() - offset, self.generation());
+                Stretch::Bytes { region, at: offset, len_bytes, generation }
             }
             None => Stretch::Elsewhere,
         }
