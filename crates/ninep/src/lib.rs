@@ -25,11 +25,13 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod client;
 mod message;
 mod session;
 mod stat;
 
 pub use bytes::Malformed;
+pub use client::{Broken, CannotAsk, Client, End, REQUESTS_MAX};
 pub use message::{FEW, Few, HEADER_BYTES, Names, Qids, Reply, Request, frame_bytes, frame_tag};
 #[cfg(any(test, fuzzing))]
 pub use session::fuzzed;
