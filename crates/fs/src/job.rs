@@ -81,6 +81,12 @@ impl JobServer {
         server
     }
 
+    /// The same runs to look at: nobody steers or starts one by it.
+    #[must_use]
+    pub fn read_only(&self) -> Arc<dyn FileServer> {
+        Arc::new(self.0.tree.read_only())
+    }
+
     /// Registers a program that `start NAME ARGUMENTS` runs, with the rest of that line, on
     /// a thread of its own: mostly [`accel::run`] on one accelerator.
     pub fn register(

@@ -11,10 +11,12 @@
 
 mod address;
 mod caller;
+mod client;
 #[cfg(test)]
 pub(crate) mod conformance;
 mod coroutine;
 mod error;
+mod exports;
 mod file;
 mod files;
 mod handle;
@@ -22,6 +24,7 @@ mod job;
 mod log;
 mod memory;
 mod name;
+mod net;
 mod pipe;
 mod private;
 mod ram;
@@ -32,18 +35,22 @@ mod unix;
 
 pub use address::{Address, AddressError};
 pub use caller::{Caller, Host, wait};
+pub use client::{Remote, RemoteFile, RemoteNode};
 pub use coroutine::{Coroutine, CoroutineError, cormain};
 pub use error::{FsError, Kind};
+pub use exports::Exports;
 pub use file::File;
 pub use files::Files;
 pub use handle::Handle;
 pub use job::{JobServer, Shown};
 pub use log::LogServer;
 pub use memory::{FileMemory, Stretch};
+pub use net::{DialName, NetServer};
+pub use ninep::{Qid, kind};
 pub use pipe::PipeServer;
 pub use private::PrivateServer;
 pub use ram::RamServer;
 pub use serve::{Connection, ServeOptions, Serving, serve};
-pub use server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
+pub use server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now, read_from};
 pub use synthetic::Synthetic;
 pub use unix::UnixServer;

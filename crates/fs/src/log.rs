@@ -55,10 +55,7 @@ impl LogServer {
             ROOT => ("/", kind::DIRECTORY | 0o555, 0),
             _ => (NAME, kind::APPEND | 0o644, kept.from + kept.bytes.len() as u64),
         };
-        let qid = Qid { kind: (mode >> 24) as u8, version: kept.writes, path };
-        let owner = || "job".to_owned();
-        let (uid, gid, muid) = (owner(), owner(), String::new());
-        Info { qid, mode, atime: 0, mtime: 0, length, name: name.to_owned(), uid, gid, muid }
+        Info::made_up(name, (path, kept.writes), mode, length)
     }
 
     /// Appends what a program has to say.

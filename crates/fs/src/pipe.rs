@@ -149,8 +149,8 @@ impl FileServer for PipeServer {
 
 impl Node for PipeServer {
     fn stat(&self) -> Answer<'_, Info> {
-        let mode = kind::DIRECTORY | 0o755;
-        now(Ok(info(OpenFile::qid(self), "/", mode, 0)))
+        let Qid { path, version, .. } = OpenFile::qid(self);
+        now(Ok(Info::made_up("/", (path, version), kind::DIRECTORY | 0o755, 0)))
     }
 
     fn walk<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<dyn Node>> {
@@ -162,11 +162,7 @@ impl Node for PipeServer {
     }
 
     fn open(&self, mode: OpenMode) -> Answer<'_, Arc<dyn OpenFile>> {
-        now(if mode.write || mode.truncate {
-            Err(FsError::new(Kind::IsDirectory, "#p"))
-        } else {
-            Ok(Arc::new(self.clone()))
-        })
+        now(mode.only_reads("#p").map(|()| Arc::new(self.clone()) as Arc<dyn OpenFile>))
     }
 
     fn create<'a>(
@@ -199,21 +195,15 @@ impl OpenFile for PipeServer {
     }
 }
 
-fn info(qid: Qid, name: &str, mode: u32, length: u64) -> Info {
-    let owner = || "job".to_owned();
-    let (uid, gid, muid) = (owner(), owner(), String::new());
-    Info { qid, mode, atime: 0, mtime: 0, length, name: name.to_owned(), uid, gid, muid }
-}
-
 impl Pipe {
     fn qid(&self) -> Qid {
         Qid { kind: 0, version: self.lock().version, path: self.path }
     }
 
-    /// Its length is what waits to be read.
     fn info(&self) -> Info {
-        let length = self.lock().bytes.len() as u64;
-        info(self.qid(), &lock(&self.name), self.mode, length)
+        let version = self.lock().version;
+        // No length: a reader that believed one would read at several offsets at once.
+        Info::made_up(&lock(&self.name), (self.path, version), self.mode, 0)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -55,6 +55,17 @@ pub struct Info {
     pub muid: String,
 }
 
+impl Info {
+    /// Of a file that lies nowhere: it has no times, and is whoever's who runs the job.
+    #[must_use]
+    pub fn made_up(name: &str, (path, version): (u64, u32), mode: u32, length: u64) -> Self {
+        let qid = Qid { kind: (mode >> 24) as u8, version, path };
+        let owner = || "job".to_owned();
+        let (uid, gid, muid) = (owner(), owner(), String::new());
+        Self { qid, mode, atime: 0, mtime: 0, length, name: name.to_owned(), uid, gid, muid }
+    }
+}
+
 /// How a file is opened: [`ninep::mode`]'s byte, taken apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenMode {
@@ -66,6 +77,28 @@ pub struct OpenMode {
     pub execute: bool,
     /// Cut to no length first; needs permission to write.
     pub truncate: bool,
+}
+
+impl OpenMode {
+    /// Whether the file `name`, which is only to be read, may be opened so.
+    ///
+    /// # Errors
+    /// Anything but reading is asked for.
+    pub fn only_reads(self, name: &str) -> Result<(), FsError> {
+        match self {
+            Self { write: false, execute: false, truncate: false, .. } => Ok(()),
+            _ => Err(FsError::new(Kind::Permission, name)),
+        }
+    }
+}
+
+/// Reads what a file holds, `bytes`, from `offset` on.
+pub fn read_from(bytes: &[u8], offset: u64, into: &mut [u8]) -> usize {
+    let from = usize::try_from(offset).unwrap_or(usize::MAX);
+    let rest = bytes.get(from..).unwrap_or_default();
+    let len = rest.len().min(into.len());
+    into.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
+    len
 }
 
 /// A file or directory of a server. Kept, it stays the same file, whatever is

@@ -16,7 +16,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ninep::{Qid, kind};
 
 use crate::error::{FsError, Kind};
-use crate::server::{Answer, FileServer, Info, Node, OpenFile, OpenMode, now, seconds_now};
+use crate::server::{
+    Answer, FileServer, Info, Node, OpenFile, OpenMode, now, read_from, seconds_now,
+};
 
 /// Longest text that is taken for lines at once.
 const WRITE_BYTES_MAX: usize = 4096;
@@ -26,7 +28,11 @@ type Obey = Box<dyn Fn(&str) -> Result<(), FsError> + Send + Sync>;
 
 /// A directory of made-up files; clones are the same directory.
 #[derive(Clone)]
-pub struct Synthetic(Arc<Directory>);
+pub struct Synthetic {
+    directory: Arc<Directory>,
+    /// Whether who comes in by this one may write to commands.
+    obeys: bool,
+}
 
 struct Directory {
     info: Fixed,
@@ -71,7 +77,14 @@ impl Synthetic {
 
     fn named(name: &str, paths: Arc<AtomicU64>) -> Self {
         let info = Fixed::new(name, &paths, kind::DIRECTORY | 0o555);
-        Self(Arc::new(Directory { info, entries: RwLock::default(), paths }))
+        let directory = Directory { info, entries: RwLock::default(), paths };
+        Self { directory: Arc::new(directory), obeys: true }
+    }
+
+    /// The same tree to look at: its commands are there, and obey nobody.
+    #[must_use]
+    pub fn read_only(&self) -> Self {
+        Self { directory: self.directory.clone(), obeys: false }
     }
 
     /// A file whose text `read` gives whenever it is opened. Replaces one of that name.
@@ -89,31 +102,31 @@ impl Synthetic {
     }
 
     fn add(&self, name: &str, mode: u32, read: Option<Read>, obey: Option<Obey>) {
-        let info = Fixed::new(name, &self.0.paths, mode);
+        let info = Fixed::new(name, &self.directory.paths, mode);
         self.put(name, Entry::File(Arc::new(MadeUp { info, read, obey })));
     }
 
     /// A directory in this one. Replaces what has that name.
     pub fn directory(&self, name: &str) -> Self {
-        let made = Self::named(name, self.0.paths.clone());
+        let made = Self::named(name, self.directory.paths.clone());
         self.put(name, Entry::Directory(made.clone()));
         made
     }
 
     /// Takes an entry away; who has it open keeps it.
     pub fn remove(&self, name: &str) {
-        self.0.info.version.fetch_add(1, Ordering::Relaxed);
-        self.0.entries.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.directory.info.version.fetch_add(1, Ordering::Relaxed);
+        self.directory.entries.write().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
     fn put(&self, name: &str, entry: Entry) {
-        self.0.info.version.fetch_add(1, Ordering::Relaxed);
-        let mut entries = self.0.entries.write().unwrap_or_else(PoisonError::into_inner);
+        self.directory.info.version.fetch_add(1, Ordering::Relaxed);
+        let mut entries = self.directory.entries.write().unwrap_or_else(PoisonError::into_inner);
         entries.insert(name.to_owned(), entry);
     }
 
     fn entry(&self, name: &str) -> Option<Entry> {
-        self.0.entries.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.directory.entries.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 }
 
@@ -134,22 +147,11 @@ impl Fixed {
     }
 
     fn info(&self) -> Info {
-        Info {
-            qid: self.qid(),
-            mode: self.mode,
-            atime: self.made,
-            mtime: self.made,
-            length: 0,
-            name: self.name.clone(),
-            uid: OWNER.to_owned(),
-            gid: OWNER.to_owned(),
-            muid: String::new(),
-        }
+        let version = self.version.load(Ordering::Relaxed);
+        let info = Info::made_up(&self.name, (self.path, version), self.mode, 0);
+        Info { atime: self.made, mtime: self.made, ..info }
     }
 }
-
-/// Whose made-up files are: whoever runs the job.
-const OWNER: &str = "job";
 
 impl FileServer for Synthetic {
     fn attach<'a>(&'a self, _user: &'a str, _tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
@@ -159,65 +161,70 @@ impl FileServer for Synthetic {
 
 impl Node for Synthetic {
     fn stat(&self) -> Answer<'_, Info> {
-        now(Ok(self.0.info.info()))
+        now(Ok(self.directory.info.info()))
     }
 
     fn walk<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<dyn Node>> {
         now(match self.entry(name) {
-            Some(Entry::Directory(directory)) => Ok(Arc::new(directory) as Arc<dyn Node>),
-            Some(Entry::File(file)) => Ok(Arc::new(file)),
+            Some(Entry::Directory(Self { directory, .. })) => {
+                Ok(Arc::new(Self { directory, obeys: self.obeys }) as Arc<dyn Node>)
+            }
+            Some(Entry::File(file)) => Ok(Arc::new(Walked { file, obeys: self.obeys })),
             None => Err(FsError::new(Kind::NotFound, name)),
         })
     }
 
     fn open(&self, mode: OpenMode) -> Answer<'_, Arc<dyn OpenFile>> {
-        let refused = mode.write || mode.truncate;
-        now(if refused {
-            Err(FsError::new(Kind::IsDirectory, &self.0.info.name))
-        } else {
-            Ok(Arc::new(self.clone()))
-        })
+        let opened = mode.only_reads(&self.directory.info.name);
+        now(opened.map(|()| Arc::new(self.clone()) as Arc<dyn OpenFile>))
     }
 }
 
 impl OpenFile for Synthetic {
     fn qid(&self) -> Qid {
-        self.0.info.qid()
+        self.directory.info.qid()
     }
 
     fn read<'a>(&'a self, _offset: u64, _into: &'a mut [u8]) -> Answer<'a, usize> {
-        now(Err(FsError::new(Kind::IsDirectory, &self.0.info.name)))
+        now(Err(FsError::new(Kind::IsDirectory, &self.directory.info.name)))
     }
 
     fn entries(&self, from: u64, max: usize) -> Answer<'_, Vec<Info>> {
-        let entries = self.0.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.directory.entries.read().unwrap_or_else(PoisonError::into_inner);
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         let some = entries.values().skip(from).take(max).map(|entry| match entry {
-            Entry::Directory(directory) => directory.0.info.info(),
+            Entry::Directory(directory) => directory.directory.info.info(),
             Entry::File(file) => file.info.info(),
         });
         now(Ok(some.collect()))
     }
 }
 
-impl Node for Arc<MadeUp> {
+/// A file that was walked to.
+struct Walked {
+    file: Arc<MadeUp>,
+    obeys: bool,
+}
+
+impl Node for Walked {
     fn stat(&self) -> Answer<'_, Info> {
-        now(Ok(self.info.info()))
+        now(Ok(self.file.info.info()))
     }
 
     fn open(&self, mode: OpenMode) -> Answer<'_, Arc<dyn OpenFile>> {
-        let may = (!mode.read || self.read.is_some())
-            && (!mode.write || self.obey.is_some())
+        let MadeUp { info, read, obey } = &*self.file;
+        let may = (!mode.read || read.is_some())
+            && (!(mode.write || mode.truncate) || (obey.is_some() && self.obeys))
             && !mode.execute;
         if !may {
-            return now(Err(FsError::new(Kind::Permission, &self.info.name)));
+            return now(Err(FsError::new(Kind::Permission, &info.name)));
         }
-        let text = self.read.as_ref().filter(|_| mode.read).map(|read| read());
+        let text = read.as_ref().filter(|_| mode.read).map(|read| read());
         if text.is_some() {
-            self.info.version.fetch_add(1, Ordering::Relaxed);
+            info.version.fetch_add(1, Ordering::Relaxed);
         }
         now(Ok(Arc::new(OpenMadeUp {
-            file: Arc::clone(self),
+            file: self.file.clone(),
             text: text.unwrap_or_default(),
             write: mode.write,
         })))
@@ -240,13 +247,7 @@ impl OpenFile for OpenMadeUp {
         if self.file.read.is_none() {
             return now(Err(FsError::new(Kind::BadMode, &self.file.info.name)));
         }
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        let rest = self.text.as_bytes().get(from..).unwrap_or_default();
-        let len = rest.len().min(into.len());
-        for (to, byte) in into.iter_mut().zip(rest) {
-            *to = *byte;
-        }
-        now(Ok(len))
+        now(Ok(read_from(self.text.as_bytes(), offset, into)))
     }
 
     /// Each write is whole lines: one without a newline at its end (`echo -n`) too.
@@ -330,5 +331,8 @@ mod tests {
         assert_eq!(*heard.lock().unwrap(), ["go on", "stop", "a"]);
         assert_eq!(block_on(open.read(0, &mut [0])).unwrap_err().kind(), Kind::BadMode);
         assert_eq!(block_on(node.open(READ)).err().unwrap().kind(), Kind::Permission);
+        let looked_at = block_on(tree.read_only().walk("ctl")).unwrap();
+        let write = OpenMode { write: true, ..OpenMode::default() };
+        assert_eq!(block_on(looked_at.open(write)).err().unwrap().kind(), Kind::Permission);
     }
 }

@@ -1,6 +1,7 @@
 //! What the tests stand on: a watchdog, skips with a reason, and calls on
 //! files by path.
 
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::io::Write as _;
 use std::path::Path;
@@ -42,10 +43,27 @@ pub(crate) fn skip(what: &str, reason: &str) {
     println!("SKIP {what}: {reason}");
 }
 
-/// What a call answers that does not wait.
+thread_local! {
+    static MAY_WAIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `test` on servers whose calls may wait.
+pub(crate) fn may_wait(test: impl FnOnce()) {
+    MAY_WAIT.set(true);
+    test();
+    MAY_WAIT.set(false);
+}
+
+/// Whether calls may wait, as those of servers elsewhere do.
+pub(crate) fn is_elsewhere() -> bool {
+    MAY_WAIT.get()
+}
+
+/// What a call answers, which must not wait unless that is allowed.
 pub(crate) fn get<T>(mut answer: Answer<'_, T>) -> Result<T, FsError> {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
+        Poll::Pending if is_elsewhere() => pollster::block_on(answer),
         Poll::Pending => panic!("this server is not to wait"),
     }
 }
@@ -171,7 +189,9 @@ pub(crate) fn same<T: PartialEq + Debug>(what: impl Debug, ours: T, reference: T
 /// Runs `test` on a thread that obeys permission bits even as root.
 pub(crate) fn obeying_permissions(test: impl FnOnce() + Send) {
     use rustix::thread::CapabilitySet;
+    let waits = MAY_WAIT.get();
     let obey = || {
+        MAY_WAIT.set(waits);
         let mut sets = rustix::thread::capabilities(None).expect("they can be asked for");
         sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
         rustix::thread::set_capabilities(None, sets).expect("they can be given up");

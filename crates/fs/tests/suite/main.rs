@@ -6,4 +6,5 @@ mod model;
 mod private;
 mod race;
 mod ram;
+mod remote;
 mod unix;
