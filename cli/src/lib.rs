@@ -5,9 +5,11 @@
 mod bench;
 mod demo;
 mod exit;
+mod fs;
 mod info;
 mod kernels;
 mod run;
+mod serve;
 mod signals;
 mod size;
 mod stdout;
@@ -35,6 +37,8 @@ enum Command {
     Run(Box<run::RunArgs>),
     Kernels(kernels::KernelsArgs),
     Info(info::InfoArgs),
+    Serve(serve::ServeArgs),
+    Fs(fs::FsArgs),
     Bench(bench::BenchArgs),
 }
 
@@ -50,6 +54,8 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Kernels(args) => kernels::kernels(&args),
         Command::Info(args) => info::info(&args),
+        Command::Serve(args) => serve::serve(args),
+        Command::Fs(args) => fs::fs(&args),
         Command::Bench(args) => bench::bench(&args),
     });
     match done {

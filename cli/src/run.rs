@@ -7,9 +7,11 @@ mod names;
 mod parameters;
 mod progress;
 mod stats;
+mod window;
 
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cellway::accel::EngineChoice;
@@ -27,7 +29,8 @@ use cellway_bench::Format;
 use cellway_bench::args::parse_bytes;
 use clap::Args;
 use clap::builder::{
-    PossibleValuesParser, RangedI64ValueParser, TypedValueParser as _, ValueParser,
+    OsStringValueParser, PossibleValuesParser, RangedI64ValueParser, TypedValueParser as _,
+    ValueParser,
 };
 
 use crate::exit::{self, Exit, Usage};
@@ -38,6 +41,7 @@ use kernels::{Kernels, KernelsParser};
 use names::{Drained, Fed};
 use parameters::Parameters;
 use stats::{Files, StatsFile, StatsJson};
+use window::Window;
 
 /// Stream files through a kernel
 ///
@@ -53,8 +57,8 @@ pub(crate) struct RunArgs {
     kernel: Kernels,
     /// Files, devices or pipes to read; `-` is standard input. For a transform or
     /// rewrite without --out-dir: INPUT and OUTPUT, where `-` is standard output.
-    /// Names of file servers too: #U/PATH, a pipe #p/NAME, the log #l/log
-    #[arg(required = true, value_name = "INPUT", value_parser = names::parse)]
+    /// Names of file servers too: #U/PATH, #n/tcp!HOST!PORT/PATH, a pipe #p/NAME
+    #[arg(required = true, value_name = "INPUT", value_parser = OsStringValueParser::new().try_map(names::parse))]
     files: Vec<PathBuf>,
     /// Write the output for each INPUT to DIR, which is made if it is missing,
     /// under the INPUT's name; for a file found in a directory under the path
@@ -84,6 +88,11 @@ pub(crate) struct RunArgs {
     /// opened in ui.perfetto.dev
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Let others look into the run at unix:PATH or tcp:HOST:PORT, by 9P2000 or
+    /// `cellway fs`: /job/0 has its progress and, by unix:PATH, whose mode is 0600,
+    /// ctl (pause, resume, cancel); /p its pipes, /l its log
+    #[arg(long, value_name = "ADDR")]
+    serve: Option<fs::Address>,
     /// Say on standard error how the run is laid out, and how it went
     #[arg(short, long)]
     verbose: bool,
@@ -171,7 +180,8 @@ where
 
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let places = args.check()?;
-    let run = Run { args, places, files: names::files()? };
+    let window = Window::open(args.serve.as_ref())?;
+    let run = Run { args, places, window };
     let parameters = &args.parameters;
     let first = args.kernel.first.iter().copied();
     match args.kernel.last.name {
@@ -268,7 +278,8 @@ impl RunArgs {
             );
         }
         let (is_many, has_journal) = (self.is_many(&places), self.journal.file().is_some());
-        names::check(places.inputs, places.output, is_many, has_journal)?;
+        let is_served = self.serve.is_some();
+        names::check(places.inputs, places.output, is_many, has_journal, is_served)?;
         self.check_files(&places)?;
         Ok(places)
     }
@@ -352,8 +363,7 @@ impl RunArgs {
 struct Run<'a> {
     args: &'a RunArgs,
     places: Places<'a>,
-    /// Those of servers.
-    files: fs::Files,
+    window: Window,
 }
 
 impl Run<'_> {
@@ -363,10 +373,9 @@ impl Run<'_> {
         let Some(path) = self.places.output else { return self.write_many(&kernel) };
         let (fed, stats_file) = (self.open()?, self.open_stats()?);
         let input = &fed.input;
-        let mut drained = Drained::create(&self.files, path, self.args.force)?;
+        let drained = Drained::create(&self.window.files, path, self.args.force)?;
         let to = drained.as_ref().map_or(path, Drained::path);
         let mut begun = self.begin(&kernel, input, Some(to))?;
-        drained.iter_mut().for_each(Drained::opened);
         let streamed = self.stream(&kernel, input, &mut begun);
         let outcome = match streamed {
             // Whoever read standard output has seen enough.
@@ -390,6 +399,7 @@ impl Run<'_> {
         if let Some(drained) = drained {
             name = path.display().to_string();
             drained.commit()?;
+            names::pipe_name(path).map_or(Ok(()), |pipe| self.window.finish_pipe(pipe))?;
         }
         journal::done(begun.journal)?;
         let commit = streamed.elapsed();
@@ -431,7 +441,7 @@ impl Run<'_> {
     }
 
     fn open(&self) -> anyhow::Result<Fed> {
-        Fed::open(&self.files, &self.places.inputs[0])
+        Fed::open(&self.window.files, &self.places.inputs[0])
     }
 
     fn open_stats(&self) -> anyhow::Result<Option<StatsFile>> {
@@ -467,7 +477,7 @@ impl Run<'_> {
         let quiet = output.is_some()
             && self.places.output.is_some_and(is_stdout)
             && std::io::stdout().is_terminal();
-        self.watched(|progress| {
+        self.watched(input.len_bytes(), |progress| {
             let mut work = || {
                 journal::resumable(journal, |journal| {
                     stream::run_journaled(kernel, input, output, options, progress, journal)
@@ -478,13 +488,23 @@ impl Run<'_> {
     }
 
     /// Does `work`, and leaves its trace if one is asked for.
-    fn watched<T>(&self, work: impl FnOnce(&Progress) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    fn watched<T>(
+        &self,
+        len_bytes: Option<u64>,
+        work: impl FnOnce(&Progress) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
         let file = self.args.trace.as_deref().map(trace_file).transpose()?;
         let progress = match &file {
             Some(file) => Progress::traced(Trace::new(file.sequential())),
             None => Progress::default(),
         };
-        let done = work(&progress);
+        let progress = if self.window.is_open() { progress.observed() } else { progress };
+        let progress = &Arc::new(progress);
+        let shown = self.window.show(progress, len_bytes, self.args.told());
+        let done = work(progress);
+        if let Some(shown) = shown {
+            shown.end(done.as_ref().err().map(|error| format!("{error:#}")).as_deref());
+        }
         if let (Some(trace), Some(file)) = (progress.trace(), file) {
             // Of a run that failed too: it shows how far it got.
             trace.finish()?;

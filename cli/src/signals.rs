@@ -20,6 +20,14 @@ pub(crate) fn remove_at_exit(folder: PathBuf) {
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder);
 }
 
+/// What to end first at a signal.
+static ENDS: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
+
+/// From now on a signal does this before the program ends.
+pub(crate) fn end_at_exit(end: impl FnOnce() + Send + 'static) {
+    ENDS.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(end));
+}
+
 /// What to say besides at a signal.
 static LAST_WORDS: Mutex<Option<String>> = Mutex::new(None);
 
@@ -44,6 +52,9 @@ pub(crate) fn handle() -> anyhow::Result<()> {
 }
 
 fn leave(signal: i32) {
+    for end in ENDS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        end();
+    }
     let _halted = storage::remove_unfinished();
     for folder in FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         // A file may be made in it meanwhile; there is nobody to tell.

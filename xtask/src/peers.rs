@@ -1,8 +1,13 @@
 //! The programs that tests and benchmarks compare Cellway with.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
 
 use crate::step::Report;
+use crate::workspace::Workspace;
 
 /// Each peer and what it is for. Debian's package has the program's name, but
 /// `cat` and `dd` are in coreutils.
@@ -28,6 +33,58 @@ pub(crate) fn prepare(report: &mut Report) {
             }
         }
     }
+    if let Err(error) = Workspace::read().map(|workspace| prepare_interop(&workspace, report)) {
+        report.skipped.insert(format!("9P2000 peers: {error:#}"));
+    }
+}
+
+/// Makes the 9P2000 peers of other languages, below the build folder, where the
+/// tests look for them; neither needs root. What is there already is kept.
+fn prepare_interop(workspace: &Workspace, report: &mut Report) {
+    let source = workspace.root.join("cli/tests/interop");
+    let into = workspace.target.join("peers");
+    for (name, made) in [
+        ("python-9p (what 9P2000 messages must equal)", python(&source.join("python"), &into)),
+        ("9fans.net/go (a 9P2000 client)", go(&source.join("go"), &into)),
+    ] {
+        match made {
+            Ok(path) => println!("{name}: {}", path.display()),
+            Err(error) => _ = report.skipped.insert(format!("{name}: {error:#}")),
+        }
+    }
+}
+
+/// A Python with the packages of `source`, pinned by their hashes.
+fn python(source: &Path, into: &Path) -> Result<PathBuf> {
+    let (wanted, dir) = (source.join("requirements.txt"), into.join("python"));
+    let (python, stamp) = (dir.join("bin/python"), dir.join("requirements.txt"));
+    let is_there = fs::read(&stamp).is_ok_and(|there| fs::read(&wanted).is_ok_and(|w| w == there));
+    if !is_there {
+        make(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir))?;
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--require-hashes", "-r"]).arg(&wanted);
+        make(pip.args(["--disable-pip-version-check", "--only-binary", ":all:"]))?;
+        fs::copy(&wanted, &stamp)?;
+    }
+    Ok(python)
+}
+
+/// The program of the module `source`, whose go.sum pins what it is made of.
+fn go(source: &Path, into: &Path) -> Result<PathBuf> {
+    let program = into.join("go-9p");
+    let mut go = Command::new("go");
+    make(go.args(["build", "-mod=readonly", "-o"]).arg(&program).arg(".").current_dir(source))?;
+    Ok(program)
+}
+
+fn make(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("{name} is not there; install it"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{name} failed: {}", said.trim().replace('\n', " "));
+    }
+    Ok(())
 }
 
 /// Where a program is, if PATH leads to it.

@@ -10,6 +10,8 @@ use serde_json::Value;
 pub(crate) struct Workspace {
     /// The repository's root.
     pub(crate) root: PathBuf,
+    /// Where cargo builds.
+    pub(crate) target: PathBuf,
     /// All members.
     pub(crate) packages: Vec<Package>,
 }
@@ -56,11 +58,12 @@ impl Workspace {
     /// The same from metadata at hand.
     pub(crate) fn from_metadata(metadata: &Value) -> Result<Workspace> {
         let root = PathBuf::from(string(metadata, "workspace_root")?);
+        let target = metadata["target_directory"].as_str().map_or(root.join("target"), Into::into);
         let packages = array(metadata, "packages")?
             .iter()
             .map(|package| Package::from_metadata(package, &root))
             .collect::<Result<_>>()?;
-        Ok(Workspace { root, packages })
+        Ok(Workspace { root, target, packages })
     }
 }
 

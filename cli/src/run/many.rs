@@ -117,7 +117,7 @@ impl Run<'_> {
             tell_layout(kernel.name(), &stream::plan_all(kernel, inputs, &options)?);
         }
         let len_bytes = inputs.iter().map(Listed::len_bytes).sum();
-        self.watched(|progress| {
+        self.watched(len_bytes, |progress| {
             let work = || {
                 journal::resumable(journal, |journal| {
                     stream::run_all_journaled(kernel, inputs, outputs, &options, progress, journal)

@@ -4,6 +4,7 @@
 //! thread moves bytes between the file's calls and a pipe that the run reads or
 //! writes. What it ran into is told before a result is, or an output keeps its name.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -13,22 +14,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use anyhow::Context as _;
-use cellway::fs::{self, Files, FsError, Kind, LogServer, OpenMode, PipeServer, RamServer, wait};
-use cellway::storage::Input;
+use cellway::fs::{self, Files, FsError, Kind, OpenMode, wait};
+use cellway::storage::{self, Input};
 
 use crate::exit::Usage;
 
 /// Moved at once.
 const MOVED_BYTES: usize = 1 << 20;
-/// What a pipe holds; what the log keeps for readers.
-const PIPE_BYTES: usize = 1 << 20;
-const LOG_BYTES: usize = 1 << 20;
-/// What the files in memory may take.
-const RAM_BYTES: u64 = 1 << 30;
-
 /// A path of the command line: the names of `#U` are those of the system.
-pub(super) fn parse(text: &str) -> Result<PathBuf, String> {
-    match text.strip_prefix("#U") {
+pub(super) fn parse(text: OsString) -> Result<PathBuf, String> {
+    match text.to_str().and_then(|text| text.strip_prefix("#U")) {
         Some("") => Err("#U is the root of the system's files; name one: #U/PATH".into()),
         Some(path) if path.starts_with('/') => Ok(path.into()),
         Some(_) => Err(
@@ -54,6 +49,7 @@ pub(super) fn check(
     output: Option<&Path>,
     is_many: bool,
     has_journal: bool,
+    is_served: bool,
 ) -> Result<(), Usage> {
     let mut named = inputs.iter().map(PathBuf::as_path).chain(output).filter(|path| is_named(path));
     if let (Some(path), true) = (named.clone().next(), is_many) {
@@ -72,20 +68,17 @@ pub(super) fn check(
             "would be gone with the run; write to a file, a pipe (#p) or another machine (#n)";
         return Err(Usage(format!("{name} {what}")));
     }
+    let mut pipes = inputs.iter().map(PathBuf::as_path).chain(output).filter_map(pipe_name);
+    if let (Some(name), false) = (pipes.next(), is_served) {
+        let what = "is a pipe of this run, and nobody is at its other end; give --serve unix:PATH";
+        return Err(Usage(format!("#p/{name} {what}, and use it by `cellway fs`")));
+    }
     Ok(())
 }
 
-/// The files of this run's servers.
-pub(super) fn files() -> anyhow::Result<Files> {
-    let log = LogServer::new(LOG_BYTES, |text| {
-        // Nobody is left to be told that standard error is closed.
-        let _ = io::stderr().write_all(text);
-    });
-    let files = Files::new("job")
-        .with("#l", Arc::new(log))?
-        .with("#p", Arc::new(PipeServer::new(PIPE_BYTES)))?
-        .with("#r", Arc::new(RamServer::new(RAM_BYTES)))?;
-    Ok(files)
+/// The name of a pipe of this run.
+pub(super) fn pipe_name(path: &Path) -> Option<&str> {
+    name(path)?.strip_prefix("#p/")
 }
 
 /// An input, and who feeds it.
@@ -104,7 +97,10 @@ impl Fed {
             let input = Input::open(&Path::new("/").join(path))?;
             return Ok(Self { input, feed: None });
         }
-        let file = wait(files.open(name, OpenMode::READ))?;
+        let file = match pipe_name(path) {
+            Some(_) => wait(files.create_new(name, 0o600, OpenMode::READ))?,
+            None => wait(files.open(name, OpenMode::READ))?,
+        };
         let (reader, writer) = pipe()?;
         let input = Input::stream(name, File::from(OwnedFd::from(reader)))?;
         let feed = spawn("feed", move || feed(file, writer))?;
@@ -134,7 +130,7 @@ fn feed(mut file: fs::File, mut into: PipeWriter) -> Result<(), FsError> {
 pub(super) struct Drained {
     /// What the run writes to.
     path: PathBuf,
-    /// Open until the run has it open.
+    /// Open until it is known whether what was written is all: only then it ends.
     writer: Option<PipeWriter>,
     is_whole: Arc<AtomicBool>,
     drain: Option<JoinHandle<Result<(), FsError>>>,
@@ -144,30 +140,25 @@ impl Drained {
     /// `None` if `path` is no server's name.
     pub(super) fn create(files: &Files, path: &Path, force: bool) -> anyhow::Result<Option<Self>> {
         let Some(name) = name(path) else { return Ok(None) };
-        let (file, is_ours) = create(files, name, force)?;
+        let (file, part) = create(files, name, force)?;
         let (reader, writer) = pipe()?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", writer.as_raw_fd()));
         let is_whole = Arc::new(AtomicBool::new(false));
-        let (whole, files, name) = (is_whole.clone(), files.clone(), name.to_owned());
+        let whole = is_whole.clone();
         let drain = spawn("drain", move || {
             let drained = drain(file, reader);
-            let is_whole = drained.is_ok() && whole.load(Ordering::SeqCst);
-            if !is_whole && is_ours {
-                // What failed is told; that a part stays there is the lesser evil.
-                let _ = wait(files.remove(&name));
+            match part {
+                Some(part) if drained.is_ok() && whole.load(Ordering::SeqCst) => part.keep(),
+                Some(part) => part.discard(),
+                None => Ok(()),
             }
-            drained
+            .and(drained)
         })?;
         Ok(Some(Self { path, writer: Some(writer), is_whole, drain: Some(drain) }))
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The run has it open.
-    pub(super) fn opened(&mut self) {
-        self.writer = None;
     }
 
     /// All is written, and no output open any more.
@@ -183,7 +174,7 @@ impl Drained {
     }
 
     fn end(&mut self) -> Result<(), FsError> {
-        self.opened();
+        self.writer = None;
         self.drain.take().map_or(Ok(()), joined)
     }
 }
@@ -195,21 +186,62 @@ impl Drop for Drained {
     }
 }
 
-/// A file to write to, and whether it was made here.
-fn create(files: &Files, name: &str, force: bool) -> anyhow::Result<(fs::File, bool)> {
+/// A file to write to; one of another machine is a part of itself until it is whole.
+fn create(files: &Files, name: &str, force: bool) -> anyhow::Result<(fs::File, Option<Part>)> {
+    if name.starts_with("#n/") {
+        let (file, part) = Part::create(files, name, force)?;
+        return Ok((file, Some(part)));
+    }
     // A pipe or a log is written straight, as those of the system are.
-    let is_file = name.starts_with("#n/");
-    let mode = if is_file { OpenMode::REWRITE } else { OpenMode::WRITE };
-    match wait(files.create_new(name, 0o644, OpenMode::WRITE)) {
-        Ok(file) => Ok((file, true)),
-        Err(error) if error.kind() == Kind::Exists && is_file && !force => {
-            anyhow::bail!("{name} exists; give --force to replace it")
-        }
-        Err(error) => match wait(files.open(name, mode)) {
-            Ok(file) => Ok((file, false)),
-            Err(missing) if missing.kind() == Kind::NotFound => Err(error.into()),
-            Err(refused) => Err(refused.into()),
+    let file = match wait(files.create_new(name, 0o600, OpenMode::WRITE)) {
+        Ok(file) => file,
+        Err(error) => match wait(files.open(name, OpenMode::WRITE)) {
+            Err(missing) if missing.kind() == Kind::NotFound => return Err(error.into()),
+            opened => opened?,
         },
+    };
+    Ok((file, None))
+}
+
+/// A file of another machine that is written under a hidden name.
+struct Part {
+    files: Files,
+    hidden: String,
+    name: String,
+    last: String,
+    force: bool,
+}
+
+impl Part {
+    fn create(files: &Files, name: &str, force: bool) -> anyhow::Result<(fs::File, Self)> {
+        let exists = wait(files.stat(name)).is_ok();
+        if exists && !force {
+            anyhow::bail!("{name} exists; give --force to replace it");
+        }
+        let (above, last) = name.rsplit_once('/').unwrap_or(("", name));
+        let own = format!("{last}.{}", std::process::id());
+        let hidden = storage::hidden_name(own.as_ref());
+        let hidden = format!("{above}/{}", hidden.to_string_lossy());
+        let file = wait(files.create_new(&hidden, 0o644, OpenMode::WRITE))?;
+        let (name, last) = (name.to_owned(), last.to_owned());
+        Ok((file, Self { files: files.clone(), hidden, name, last, force }))
+    }
+
+    /// It is whole: the file of that name gives way, if it may.
+    fn keep(self) -> Result<(), FsError> {
+        let removed = match self.force {
+            true => wait(self.files.remove(&self.name)),
+            false => Ok(()),
+        };
+        let renamed = match removed {
+            Err(error) if error.kind() != Kind::NotFound => Err(error),
+            _ => wait(self.files.rename(&self.hidden, &self.last)),
+        };
+        renamed.inspect_err(|_| drop(wait(self.files.remove(&self.hidden))))
+    }
+
+    fn discard(self) -> Result<(), FsError> {
+        wait(self.files.remove(&self.hidden))
     }
 }
 

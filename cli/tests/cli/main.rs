@@ -4,11 +4,14 @@
 mod bad_disk;
 mod bad_input;
 mod demo;
+mod fs;
+mod interop;
 mod kernels;
 mod kills;
 mod machine;
 mod many;
 mod many_kills;
+mod names;
 mod outputs;
 mod program;
 mod resume;
