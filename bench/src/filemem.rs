@@ -32,6 +32,10 @@ impl Ram {
         Ok(Self { files: Files::new(USER).with("#r", server.clone())?, server })
     }
 
+    pub(crate) fn server(&self) -> Arc<RamServer> {
+        self.server.clone()
+    }
+
     /// The file `name`, without its server, open for reads.
     pub(crate) fn open(&self, name: &str) -> anyhow::Result<Arc<dyn OpenFile>> {
         Ok(wait(async {

@@ -3,6 +3,7 @@
 //! from the memory the file lies in; and what one read costs.
 
 mod cost;
+mod socket;
 
 use cellway::accel::{Config, Cx, Ea, Tag};
 use clap::Args;
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &FsBandwidthArgs, machine: &Machine) -> anyhow::Result<V
         tables.push(bandwidth(&args, pages, machine)?);
     }
     tables.push(cost::table(&args.rounds, machine)?);
+    tables.push(socket::table(&args.rounds, machine)?);
     tables.push(cost::footprint(machine)?);
     Ok(tables)
 }

@@ -84,7 +84,7 @@ fn schemes() {
 #[test]
 fn fs_bandwidth() {
     // Small and huge pages; the cost of one read; what it all takes.
-    check("fs-bandwidth --accelerators 1,3", 4);
+    check("fs-bandwidth --accelerators 1,3", 5);
 }
 
 #[test]
