@@ -89,8 +89,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Let others look into the run at unix:PATH or tcp:HOST:PORT, by 9P2000 or
-    /// `cellway fs`: /job/0 has its progress and, by unix:PATH, whose mode is 0600,
-    /// ctl (pause, resume, cancel); /p its pipes, /l its log
+    /// `cellway fs`. By unix:PATH, whose mode is 0600: /job/0 has its progress and
+    /// ctl (pause, resume, cancel), /p its pipes, /l its log; by TCP, on this
+    /// machine, /job alone and only to look
     #[arg(long, value_name = "ADDR")]
     serve: Option<fs::Address>,
     /// Say on standard error how the run is laid out, and how it went
@@ -278,7 +279,7 @@ impl RunArgs {
             );
         }
         let (is_many, has_journal) = (self.is_many(&places), self.journal.file().is_some());
-        let is_served = self.serve.is_some();
+        let is_served = matches!(self.serve, Some(fs::Address::Unix(_)));
         names::check(places.inputs, places.output, is_many, has_journal, is_served)?;
         self.check_files(&places)?;
         Ok(places)
@@ -373,7 +374,7 @@ impl Run<'_> {
         let Some(path) = self.places.output else { return self.write_many(&kernel) };
         let (fed, stats_file) = (self.open()?, self.open_stats()?);
         let input = &fed.input;
-        let drained = Drained::create(&self.window.files, path, self.args.force)?;
+        let drained = Drained::create(&self.window, path, self.args.force, self.args.sync)?;
         let to = drained.as_ref().map_or(path, Drained::path);
         let mut begun = self.begin(&kernel, input, Some(to))?;
         let streamed = self.stream(&kernel, input, &mut begun);
@@ -383,12 +384,14 @@ impl Run<'_> {
             Err(error) if is_stdout(path) && is_broken_pipe(&error) => return Ok(()),
             Err(error) => {
                 drop(begun);
-                return Err(drained.and_then(Drained::abandon).map_or(error, Into::into));
+                let ends = [fed.failed(), drained.and_then(Drained::abandon)];
+                let broke_off = ends.into_iter().flatten().next().map_or(error, Into::into);
+                return Err(self.window.why(broke_off));
             }
             Ok(outcome) => outcome,
         };
         let from = input.name().to_owned();
-        fed.end()?;
+        fed.end().map_err(|error| self.window.why(error))?;
         let streamed = Instant::now();
         let mut name = path.display().to_string();
         // One that is gone on with may have its name already.
@@ -399,7 +402,6 @@ impl Run<'_> {
         if let Some(drained) = drained {
             name = path.display().to_string();
             drained.commit()?;
-            names::pipe_name(path).map_or(Ok(()), |pipe| self.window.finish_pipe(pipe))?;
         }
         journal::done(begun.journal)?;
         let commit = streamed.elapsed();
@@ -415,9 +417,12 @@ impl Run<'_> {
         } else {
             let (fed, stats_file) = (self.open()?, self.open_stats()?);
             let mut begun = self.begin(&kernel, &fed.input, None)?;
-            let outcome = self.stream(&kernel, &fed.input, &mut begun)?;
+            let outcome = match self.stream(&kernel, &fed.input, &mut begun) {
+                Err(error) => return Err(self.window.why(fed.failed().map_or(error, Into::into))),
+                Ok(outcome) => outcome,
+            };
             let files = Files { input: fed.input.name().to_owned(), inputs: 1, output: None };
-            fed.end()?;
+            fed.end().map_err(|error| self.window.why(error))?;
             Reduced { outcome, files, stats_file, journal: begun.journal }
         };
         let Reduced { outcome: Outcome { part, stats }, files, stats_file, journal } = reduced;
@@ -500,11 +505,9 @@ impl Run<'_> {
         };
         let progress = if self.window.is_open() { progress.observed() } else { progress };
         let progress = &Arc::new(progress);
-        let shown = self.window.show(progress, len_bytes, self.args.told());
+        self.window.show(progress, len_bytes, self.args.told());
         let done = work(progress);
-        if let Some(shown) = shown {
-            shown.end(done.as_ref().err().map(|error| format!("{error:#}")).as_deref());
-        }
+        self.window.end(&done);
         if let (Some(trace), Some(file)) = (progress.trace(), file) {
             // Of a run that failed too: it shows how far it got.
             trace.finish()?;

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use anyhow::Context as _;
-use cellway::fs::{self, Files, FsError, Kind, OpenMode, wait};
+use cellway::fs::{self, Change, Files, FsError, Kind, OpenMode, PipeWatch, wait};
 use cellway::storage::{self, Input};
 
+use super::window::Window;
 use crate::exit::Usage;
 
 /// Moved at once.
@@ -68,6 +69,11 @@ pub(super) fn check(
             "would be gone with the run; write to a file, a pipe (#p) or another machine (#n)";
         return Err(Usage(format!("{name} {what}")));
     }
+    if let (Some(pipe), [input]) = (output.and_then(pipe_name), inputs)
+        && pipe_name(input) == Some(pipe)
+    {
+        return Err(Usage(format!("#p/{pipe} cannot be both INPUT and OUTPUT; name another")));
+    }
     let mut pipes = inputs.iter().map(PathBuf::as_path).chain(output).filter_map(pipe_name);
     if let (Some(name), false) = (pipes.next(), is_served) {
         let what = "is a pipe of this run, and nobody is at its other end; give --serve unix:PATH";
@@ -98,13 +104,20 @@ impl Fed {
             return Ok(Self { input, feed: None });
         }
         let file = match pipe_name(path) {
-            Some(_) => wait(files.create_new(name, 0o600, OpenMode::READ))?,
+            // Somebody outside may have made it already.
+            Some(_) => made_or_there(files, name, OpenMode::READ)?,
             None => wait(files.open(name, OpenMode::READ))?,
         };
         let (reader, writer) = pipe()?;
         let input = Input::stream(name, File::from(OwnedFd::from(reader)))?;
         let feed = spawn("feed", move || feed(file, writer))?;
         Ok(Self { input, feed: Some(feed) })
+    }
+
+    /// What the feed ran into, of a run that failed.
+    pub(super) fn failed(self) -> Option<FsError> {
+        let ended = self.feed.filter(JoinHandle::is_finished);
+        ended.and_then(|thread| joined(thread).err())
     }
 
     /// The input was read to its end: whether that was the end of the file, too.
@@ -134,13 +147,21 @@ pub(super) struct Drained {
     writer: Option<PipeWriter>,
     is_whole: Arc<AtomicBool>,
     drain: Option<JoinHandle<Result<(), FsError>>>,
+    /// Of a pipe of this run.
+    pipe: Option<PipeWatch>,
 }
 
 impl Drained {
     /// `None` if `path` is no server's name.
-    pub(super) fn create(files: &Files, path: &Path, force: bool) -> anyhow::Result<Option<Self>> {
+    pub(super) fn create(
+        window: &Window,
+        path: &Path,
+        force: bool,
+        sync: bool,
+    ) -> anyhow::Result<Option<Self>> {
         let Some(name) = name(path) else { return Ok(None) };
-        let (file, part) = create(files, name, force)?;
+        let (file, part) = create(&window.files, name, force)?;
+        let watch = pipe_name(path).map(|name| window.pipes.watch(name)).transpose()?;
         let (reader, writer) = pipe()?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", writer.as_raw_fd()));
         let is_whole = Arc::new(AtomicBool::new(false));
@@ -148,13 +169,13 @@ impl Drained {
         let drain = spawn("drain", move || {
             let drained = drain(file, reader);
             match part {
-                Some(part) if drained.is_ok() && whole.load(Ordering::SeqCst) => part.keep(),
+                Some(part) if drained.is_ok() && whole.load(Ordering::SeqCst) => part.keep(sync),
                 Some(part) => part.discard(),
                 None => Ok(()),
             }
             .and(drained)
         })?;
-        Ok(Some(Self { path, writer: Some(writer), is_whole, drain: Some(drain) }))
+        Ok(Some(Self { path, writer: Some(writer), is_whole, drain: Some(drain), pipe: watch }))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -164,7 +185,9 @@ impl Drained {
     /// All is written, and no output open any more.
     pub(super) fn commit(mut self) -> anyhow::Result<()> {
         self.is_whole.store(true, Ordering::SeqCst);
-        Ok(self.end()?)
+        self.end()?;
+        // Who reads a pipe of this run needs it until the end.
+        Ok(self.pipe.take().map_or(Ok(()), |pipe| wait(pipe.finished()))?)
     }
 
     /// The run failed, and its output is not open any more: what the file's
@@ -174,6 +197,9 @@ impl Drained {
     }
 
     fn end(&mut self) -> Result<(), FsError> {
+        if let (Some(pipe), false) = (&self.pipe, self.is_whole.load(Ordering::SeqCst)) {
+            pipe.break_off();
+        }
         self.writer = None;
         self.drain.take().map_or(Ok(()), joined)
     }
@@ -193,14 +219,17 @@ fn create(files: &Files, name: &str, force: bool) -> anyhow::Result<(fs::File, O
         return Ok((file, Some(part)));
     }
     // A pipe or a log is written straight, as those of the system are.
-    let file = match wait(files.create_new(name, 0o600, OpenMode::WRITE)) {
-        Ok(file) => file,
-        Err(error) => match wait(files.open(name, OpenMode::WRITE)) {
-            Err(missing) if missing.kind() == Kind::NotFound => return Err(error.into()),
-            opened => opened?,
-        },
-    };
-    Ok((file, None))
+    Ok((made_or_there(files, name, OpenMode::WRITE)?, None))
+}
+
+/// Makes a file, or opens one that is there.
+fn made_or_there(files: &Files, name: &str, mode: OpenMode) -> Result<fs::File, FsError> {
+    wait(files.create_new(name, 0o600, mode)).or_else(|refused| {
+        wait(files.open(name, mode)).map_err(|error| match error.kind() {
+            Kind::NotFound => refused,
+            _ => error,
+        })
+    })
 }
 
 /// A file of another machine that is written under a hidden name.
@@ -209,6 +238,8 @@ struct Part {
     hidden: String,
     name: String,
     last: String,
+    /// What the old file is called meanwhile.
+    old: String,
     force: bool,
 }
 
@@ -219,25 +250,47 @@ impl Part {
             anyhow::bail!("{name} exists; give --force to replace it");
         }
         let (above, last) = name.rsplit_once('/').unwrap_or(("", name));
-        let own = format!("{last}.{}", std::process::id());
-        let hidden = storage::hidden_name(own.as_ref());
-        let hidden = format!("{above}/{}", hidden.to_string_lossy());
+        let hide = |what: &str| {
+            let own = format!("{last}.{what}{}", std::process::id());
+            storage::hidden_name(own.as_ref()).to_string_lossy().into_owned()
+        };
+        let (hidden, old) = (format!("{above}/{}", hide("")), hide("old."));
         let file = wait(files.create_new(&hidden, 0o644, OpenMode::WRITE))?;
         let (name, last) = (name.to_owned(), last.to_owned());
-        Ok((file, Self { files: files.clone(), hidden, name, last, force }))
+        Ok((file, Self { files: files.clone(), hidden, name, last, old, force }))
     }
 
-    /// It is whole: the file of that name gives way, if it may.
-    fn keep(self) -> Result<(), FsError> {
-        let removed = match self.force {
-            true => wait(self.files.remove(&self.name)),
-            false => Ok(()),
+    /// It is whole, and on the disk with `sync`: the file of that name gives way, if it may.
+    /// Until the new one has the name the old one is there, at last under a hidden one.
+    fn keep(self, sync: bool) -> Result<(), FsError> {
+        let Self { files, hidden, name, last, old, force } = &self;
+        let rename = |from: &str, to: &str| wait(files.rename(from, to));
+        // A wstat that changes nothing asks for that (Plan 9 manual, section 5, `stat`).
+        let synced = if sync { wait(files.wstat(hidden, &Change::default())) } else { Ok(()) };
+        let moved = match (&synced, force) {
+            (Ok(()), true) => rename(name, old),
+            _ => Err(FsError::new(Kind::NotFound, name)),
         };
-        let renamed = match removed {
-            Err(error) if error.kind() != Kind::NotFound => Err(error),
-            _ => wait(self.files.rename(&self.hidden, &self.last)),
-        };
-        renamed.inspect_err(|_| drop(wait(self.files.remove(&self.hidden))))
+        let aside = self.beside(old);
+        let named = synced.and_then(|()| match &moved {
+            Err(error) if error.kind() != Kind::NotFound => Err(error.clone()),
+            _ => rename(hidden, last),
+        });
+        match (named, moved) {
+            (Ok(()), Ok(())) => wait(files.remove(&aside)),
+            (Ok(()), Err(_)) => Ok(()),
+            (Err(error), moved) => {
+                // The old one first; a part that stays there is the lesser evil.
+                let _ = moved.and_then(|()| rename(&aside, last));
+                let _ = wait(files.remove(hidden));
+                Err(error)
+            }
+        }
+    }
+
+    fn beside(&self, last: &str) -> String {
+        let (above, _) = self.name.rsplit_once('/').unwrap_or(("", &self.name));
+        format!("{above}/{last}")
     }
 
     fn discard(self) -> Result<(), FsError> {

@@ -1,16 +1,18 @@
 //! `--serve`: other processes look into the run, by 9P2000.
 
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cellway::StreamError;
 use cellway::fs::{
     self, Address, Exports, FileServer, Files, JobServer, LogServer, NetServer, PipeServer,
-    RamServer, ServeOptions, Serving, Shown, wait,
+    RamServer, ServeOptions, Serving, Shown,
 };
-use cellway::stream::Progress;
+use cellway::stream::{Progress, Wish};
 
 use super::RunArgs;
-use crate::exit;
+use crate::{exit, signals};
 
 /// What a pipe holds; what the log keeps for readers.
 const PIPE_BYTES: usize = 1 << 20;
@@ -23,9 +25,11 @@ const RAM_BYTES: u64 = 1 << 30;
 /// The files of this run's servers, and who may reach them from outside.
 pub(super) struct Window {
     pub(super) files: Files,
-    pipes: PipeServer,
+    pub(super) pipes: PipeServer,
     jobs: JobServer,
-    serving: Option<Serving>,
+    /// Seen until the window is closed.
+    shown: RefCell<Option<(Shown, Arc<Progress>)>>,
+    serving: Arc<Mutex<Option<Serving>>>,
 }
 
 impl Window {
@@ -54,19 +58,24 @@ impl Window {
             exit::tell(&format!("this run can be looked into: cellway fs ls {at} /job/0"));
             Ok(serving)
         };
-        let serving = at.map(serve).transpose()?;
+        let serving = Arc::new(Mutex::new(at.map(serve).transpose()?));
+        if at.is_some() {
+            let serving = serving.clone();
+            // Its socket goes with it.
+            signals::end_at_exit(move || drop(lock(&serving).take()));
+        }
         let files = Files::new("job")
             .with("#l", log)?
             .with("#n", Arc::new(NetServer::new(PATIENCE)))?
             .with("#p", Arc::new(pipes.clone()))?
             .with("#r", ram)?
             .with("#job", Arc::new(jobs.clone()))?;
-        Ok(Self { files, pipes, jobs, serving })
+        Ok(Self { files, pipes, jobs, shown: RefCell::default(), serving })
     }
 
     /// Whether somebody may look in.
     pub(super) fn is_open(&self) -> bool {
-        self.serving.is_some()
+        lock(&self.serving).is_some()
     }
 
     /// Shows a run while the result is kept.
@@ -75,14 +84,37 @@ impl Window {
         progress: &Arc<Progress>,
         total_bytes: Option<u64>,
         parameters: serde_json::Value,
-    ) -> Option<Shown> {
-        self.is_open().then(|| self.jobs.show(progress.clone(), total_bytes, parameters))
+    ) {
+        if self.is_open() {
+            let pipes = self.pipes.clone();
+            let at_cancel = move || pipes.break_off();
+            let shown = self.jobs.show(progress.clone(), total_bytes, parameters, at_cancel);
+            *self.shown.borrow_mut() = Some((shown, progress.clone()));
+        }
     }
 
-    /// All was written to the pipe `name`: waits until it is read.
-    pub(super) fn finish_pipe(&self, name: &str) -> anyhow::Result<()> {
-        Ok(wait(self.pipes.finished(name))?)
+    /// Why the run failed, where its input or output broke off because of that.
+    pub(super) fn why(&self, broke_off: anyhow::Error) -> anyhow::Error {
+        let wish = self.shown.borrow().as_ref().map(|(_, progress)| progress.control().wish());
+        if wish == Some(Wish::Cancel) { StreamError::Cancelled.into() } else { broke_off }
     }
+
+    /// The run that is shown has ended.
+    pub(super) fn end<T>(&self, run: &anyhow::Result<T>) {
+        if let Some((shown, _)) = &*self.shown.borrow() {
+            shown.end(run.as_ref().err().map(|error| format!("{error:#}")).as_deref());
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        drop(lock(&self.serving).take());
+    }
+}
+
+fn lock(serving: &Mutex<Option<Serving>>) -> MutexGuard<'_, Option<Serving>> {
+    serving.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RunArgs {

@@ -154,11 +154,67 @@ fn a_run_is_paused_resumed_and_cancelled_from_outside() {
     assert_eq!(state(), "running");
     assert_eq!(tell("stop\n").code, Some(1));
     tell("cancel\n").ok();
-    // It looks at what is asked before each unit; the pipe's end lets it look.
-    let _ = cellway_fed(&format!("fs put {address} /p/never -"), &[], b"x");
     let ended = finish(child);
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains("cancelled"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_reader_is_told_that_the_run_failed() {
+    let folder = Folder::new();
+    let lines = folder.file("in", &[&b"a\n".repeat(3 << 20)[..], &b"x".repeat(1 << 21)].concat());
+    let (child, address) = served(&folder, "run replace {} #p/out --pattern a --with b", &[&lines]);
+    let mut read = fs("fs cat @ /p/out", &address);
+    while read.stderr.contains("does not exist") {
+        read = fs("fs cat @ /p/out", &address);
+    }
+    assert_eq!(finish(child).code, Some(1));
+    assert_eq!(read.code, Some(1), "{} bytes", read.stdout.len());
+}
+
+#[test]
+fn a_writer_that_is_killed_gives_no_result() {
+    let folder = Folder::new();
+    let (child, address) = served(&folder, "run wordcount #p/words", &[]);
+    let mut put = command(["fs", "put", &address, "/p/words", "-"]);
+    let mut put = put.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(put.stdin.as_mut().unwrap(), &b"a b\n".repeat(1 << 20)).unwrap();
+    put.kill().unwrap();
+    put.wait().unwrap();
+    let ended = finish(child);
+    assert_eq!((ended.code, &*ended.stdout), (Some(1), &b""[..]), "{}", ended.stderr);
+}
+
+#[test]
+fn a_signal_takes_the_window_away() {
+    let folder = Folder::new();
+    let (child, _) = served(&folder, "run crc32c #p/never", &[]);
+    rustix::process::kill_process(crate::signals::pid(&child), rustix::process::Signal::TERM)
+        .unwrap();
+    assert_eq!(finish(child).code, Some(143));
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
+fn over_tcp_one_only_looks() {
+    let folder = Folder::new();
+    let input = folder.fifo("fifo");
+    let line = ["run", "crc32c", input.to_str().unwrap(), "--serve", "tcp:127.0.0.1:0"];
+    let mut child = command(line).spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    let address = told.split_whitespace().find(|word| word.starts_with("tcp:")).unwrap();
+    // The FIFO's reader waits for this writer, then shows the run.
+    let writer = std::fs::File::options().write(true).open(&input).unwrap();
+    while fs("fs stat @ /job/0/progress", address).code != Some(0) {
+        std::thread::yield_now();
+    }
+    assert!(fs("fs ls @ /job/0", address).ok_text().contains("ctl"));
+    let refused = cellway_fed(&format!("fs put {address} /job/0/ctl -"), &[], b"cancel");
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert_eq!(fs("fs ls @ /p", address).code, Some(1));
+    drop(writer);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -170,6 +226,8 @@ fn names_that_cannot_be_are_refused() {
     run("run crc32c #Ux {}").failed(2, &["./#"]);
     run("run crc32c #p/a {}").failed(2, &["#p/a", "alone"]);
     run("run crc32c #p/a").failed(2, &["#p/a", "--serve"]);
+    run("run crc32c #p/a --serve tcp:127.0.0.1:0").failed(2, &["#p/a", "unix:"]);
+    run("run identity #p/a #p/a --serve unix:s").failed(2, &["both"]);
     run("run crc32c #p/a --journal j --serve unix:s").failed(2, &["#p/a", "journal"]);
     run("run identity {} #r/out").failed(2, &["gone with the run"]);
     run("run crc32c #z/a").failed(1, &["#z", "#n", "#p"]);

@@ -228,6 +228,10 @@ impl OpenFile for Below<dyn OpenFile> {
         })
     }
 
+    fn lost(&self) {
+        self.inner.lost();
+    }
+
     fn memory(&self) -> Option<Arc<dyn FileMemory>> {
         self.inner.memory()
     }

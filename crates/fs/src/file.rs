@@ -102,7 +102,7 @@ impl<C: Caller> File<C> {
     #[inline]
     pub async fn read(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
         let count = self.pread(self.offset, into).await?;
-        self.offset += count as u64;
+        self.offset = self.offset.saturating_add(count as u64);
         Ok(count)
     }
 
@@ -281,7 +281,7 @@ impl<C: Caller> File<C> {
     pub async fn readdir(&mut self, max: usize) -> Result<Vec<Info>, FsError> {
         let entries = self.opened.open.entries(self.offset, max).await;
         let entries = entries.map_err(|error| self.opened.failed(error))?;
-        self.offset += entries.len() as u64;
+        self.offset = self.offset.saturating_add(entries.len() as u64);
         Ok(entries)
     }
 

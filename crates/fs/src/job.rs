@@ -14,6 +14,7 @@
 //! Nothing is made up before somebody opens a file, so who only could look costs nothing.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -98,13 +99,14 @@ impl JobServer {
     }
 
     /// Shows a run while the result is kept. It was started with `parameters`; of its input `total_bytes`
-    /// are to be done, if that is known.
+    /// are to be done, if that is known. `at_cancel` ends what keeps it from looking whether it is cancelled.
     #[must_use]
     pub fn show(
         &self,
         progress: Arc<Progress>,
         total_bytes: Option<u64>,
         parameters: Value,
+        at_cancel: impl Fn() + Send + Sync + 'static,
     ) -> Shown {
         let (directory, shown) = self.add(parameters);
         let state = shown.state.clone();
@@ -133,7 +135,10 @@ impl JobServer {
             match line {
                 "pause" => control.pause(),
                 "resume" => control.resume(),
-                "cancel" => control.cancel(),
+                "cancel" => {
+                    control.cancel();
+                    at_cancel();
+                }
                 _ => return Err(unknown(line, "pause, resume, cancel")),
             }
             Ok(())
@@ -171,7 +176,8 @@ impl JobServer {
         directory.file("progress", move || line(&lock(&state).told("running")));
         let jobs = self.0.clone();
         let work = move || {
-            let ended = program(&arguments);
+            let run = AssertUnwindSafe(|| program(&arguments));
+            let ended = catch_unwind(run).unwrap_or_else(|_| Err("it has panicked".into()));
             shown.end(ended.as_ref().err().map(String::as_str));
             drop(running);
             // Whoever started it wants to know how it ended.
@@ -359,7 +365,7 @@ mod tests {
     fn a_run_is_seen_and_steered_as_long_as_it_is_shown() {
         let server = JobServer::new();
         let progress = Arc::new(Progress::default().observed());
-        let shown = server.show(progress.clone(), Some(7), json!({ "kernel": "crc32c" }));
+        let shown = server.show(progress.clone(), Some(7), json!({ "kernel": "crc32c" }), || ());
         assert_eq!(value(&server, &["0", "parameters"])["kernel"], "crc32c");
         assert_eq!(value(&server, &["0", "threads"]), json!([]));
         assert_eq!(value(&server, &["0", "stats"])["bottleneck"], Value::Null);

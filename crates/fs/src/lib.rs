@@ -47,7 +47,7 @@ pub use log::LogServer;
 pub use memory::{FileMemory, Stretch};
 pub use net::{DialName, NetServer};
 pub use ninep::{Qid, kind};
-pub use pipe::PipeServer;
+pub use pipe::{PipeServer, PipeWatch};
 pub use private::PrivateServer;
 pub use ram::RamServer;
 pub use serve::{Connection, ServeOptions, Serving, serve};

@@ -70,9 +70,10 @@ impl LogServer {
         (self.0.sink)(text);
     }
 
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, FsError> {
+    /// Of what follows `base`.
+    fn read(&self, base: u64, offset: u64, into: &mut [u8]) -> Result<usize, FsError> {
         let kept = self.kept();
-        let Some(skip) = offset.checked_sub(kept.from) else {
+        let Some(skip) = base.saturating_add(offset).checked_sub(kept.from) else {
             let what = format!("what was logged before offset {} is not kept", kept.from);
             return Err(FsError::because(Kind::TooLarge, NAME, what));
         };
@@ -113,7 +114,8 @@ impl Node for Part {
         now(if refused {
             Err(FsError::new(Kind::Permission, NAME))
         } else {
-            Ok(Arc::new(OpenPart { log: self.log.clone(), path: self.path, mode }))
+            let (log, base) = (self.log.clone(), self.log.kept().from);
+            Ok(Arc::new(OpenPart { log, path: self.path, mode, base }))
         })
     }
 }
@@ -123,6 +125,8 @@ struct OpenPart {
     log: LogServer,
     path: u64,
     mode: OpenMode,
+    /// The first byte that was kept when it was opened: its offset 0.
+    base: u64,
 }
 
 impl OpenFile for OpenPart {
@@ -132,7 +136,7 @@ impl OpenFile for OpenPart {
 
     fn read<'a>(&'a self, offset: u64, into: &'a mut [u8]) -> Answer<'a, usize> {
         now(match self.path {
-            LOG if self.mode.read => self.log.read(offset, into),
+            LOG if self.mode.read => self.log.read(self.base, offset, into),
             LOG => Err(FsError::new(Kind::BadMode, NAME)),
             _ => Err(FsError::new(Kind::IsDirectory, "#l")),
         })
@@ -181,6 +185,8 @@ mod tests {
         assert_eq!(block_on(open.read(4, &mut into)).unwrap(), 8);
         assert_eq!(&into[..8], b"o world\n");
         assert_eq!(block_on(open.read(12, &mut into)).unwrap(), 0);
+        let again = block_on(node.open(OpenMode { read: true, ..OpenMode::default() })).unwrap();
+        assert_eq!(block_on(again.read(0, &mut into)).unwrap(), 8);
         let gone = block_on(open.read(3, &mut into)).unwrap_err();
         assert_eq!(gone.to_string(), "log: what was logged before offset 4 is not kept");
     }

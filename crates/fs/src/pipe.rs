@@ -3,11 +3,11 @@
 //! A pipe is made by create and found by its name. What is written comes out in
 //! the order of the writes, to whoever reads first; a pipe holds a bounded number
 //! of bytes, so a writer waits for its reader, and a reader for its writer. When all who wrote
-//! have closed, reads end; when nobody is left to read, writes fail. Before the first
+//! have closed, reads end; when one has gone without closing it, they fail instead; when nobody is left to read, writes fail. Before the first
 //! writer and the first reader come, the others wait for them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -15,6 +15,7 @@ use std::task::{Poll, Waker};
 use ninep::{Qid, kind};
 
 use crate::error::{FsError, Kind};
+use crate::name::checked_name;
 use crate::server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
 
 /// Most pipes at once.
@@ -45,7 +46,9 @@ struct State {
     version: u32,
     readers: Ends,
     writers: Ends,
-    waiting: Vec<Waker>,
+    waiting: BTreeMap<u64, Waker>,
+    /// The number of the next one that waits.
+    next: u64,
 }
 
 /// Those who have a pipe open at one end.
@@ -54,6 +57,8 @@ struct Ends {
     open: usize,
     /// Whether anybody ever had.
     came: bool,
+    /// Whether somebody has gone without closing it.
+    lost: bool,
 }
 
 impl Ends {
@@ -83,28 +88,19 @@ impl PipeServer {
         }))
     }
 
-    /// Waits until what was written to a pipe is read and its readers have closed it.
+    /// A pipe to be watched, whatever becomes of its name.
     ///
     /// # Errors
-    /// They closed it before they had read all; there is no such pipe.
-    pub async fn finished(&self, name: &str) -> Result<(), FsError> {
+    /// There is no such pipe.
+    pub fn watch(&self, name: &str) -> Result<PipeWatch, FsError> {
         let found = self.pipes().get(name).cloned();
-        let pipe = found.ok_or_else(|| FsError::new(Kind::NotFound, name))?;
-        poll_fn(|cx| {
-            let mut state = pipe.lock();
-            if !state.readers.have_gone() {
-                state.wait(cx.waker());
-                return Poll::Pending;
-            }
-            Poll::Ready(match state.bytes.len() {
-                0 => Ok(()),
-                left => {
-                    let what = format!("its readers have gone, {left} bytes before the end");
-                    Err(FsError::because(Kind::Closed, name, what))
-                }
-            })
-        })
-        .await
+        found.map(PipeWatch).ok_or_else(|| FsError::new(Kind::NotFound, name))
+    }
+
+    /// Breaks all pipes, as [`PipeWatch::break_off`] does one.
+    pub fn break_off(&self) {
+        let pipes: Vec<_> = self.pipes().values().cloned().collect();
+        pipes.iter().for_each(Pipe::break_off);
     }
 
     fn pipes(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pipe>>> {
@@ -112,6 +108,7 @@ impl PipeServer {
     }
 
     fn make(&self, name: &str, permissions: u32) -> Result<Arc<Pipe>, FsError> {
+        checked_name(name)?;
         if permissions & kind::DIRECTORY != 0 {
             let what = "pipes have no directories; make the pipe in #p itself";
             return Err(FsError::because(Kind::Unsupported, name, what));
@@ -211,11 +208,72 @@ impl Pipe {
     }
 }
 
-impl State {
-    /// Has `waker` called at the next change.
-    fn wait(&mut self, waker: &Waker) {
-        if !self.waiting.iter().any(|known| known.will_wake(waker)) {
-            self.waiting.push(waker.clone());
+/// A pipe that is watched.
+pub struct PipeWatch(Arc<Pipe>);
+
+impl PipeWatch {
+    /// Waits until what was written is read and its readers have closed it.
+    ///
+    /// # Errors
+    /// They have gone before they had read all.
+    pub async fn finished(&self) -> Result<(), FsError> {
+        let pipe = &self.0;
+        pipe.when(|state| state.readers.have_gone().then_some(())).await;
+        let state = pipe.lock();
+        match (state.bytes.len(), state.readers.lost) {
+            (0, false) => Ok(()),
+            (left, _) => {
+                let what = format!("its readers have gone, {left} bytes before the end");
+                Err(FsError::because(Kind::Closed, lock(&pipe.name).clone(), what))
+            }
+        }
+    }
+
+    /// What is written will not be all: reads fail once they have what there is, writes at once.
+    pub fn break_off(&self) {
+        self.0.break_off();
+    }
+}
+
+impl Pipe {
+    fn break_off(self: &Arc<Self>) {
+        let mut state = self.lock();
+        state.writers.lost = true;
+        changed(state);
+    }
+
+    /// Waits until `look` finds what it looks for, which may change the pipe.
+    fn when<'p, T>(
+        &'p self,
+        mut look: impl FnMut(&mut State) -> Option<T> + 'p,
+    ) -> impl Future<Output = T> + 'p {
+        let mut waits = Waits { pipe: self, number: None };
+        poll_fn(move |cx| {
+            let mut state = self.lock();
+            if let Some(found) = look(&mut state) {
+                changed(state);
+                return Poll::Ready(found);
+            }
+            let number = *waits.number.get_or_insert_with(|| {
+                state.next += 1;
+                state.next
+            });
+            state.waiting.insert(number, cx.waker().clone());
+            Poll::Pending
+        })
+    }
+}
+
+/// Somebody who waits; called off, nobody wakes them any more.
+struct Waits<'p> {
+    pipe: &'p Pipe,
+    number: Option<u64>,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.pipe.lock().waiting.remove(&number);
         }
     }
 }
@@ -225,7 +283,7 @@ fn changed(mut state: MutexGuard<'_, State>) {
     state.version = state.version.wrapping_add(1);
     let waiting = std::mem::take(&mut state.waiting);
     drop(state);
-    waiting.into_iter().for_each(Waker::wake);
+    waiting.into_values().for_each(Waker::wake);
 }
 
 /// A pipe that was walked to.
@@ -244,6 +302,7 @@ impl PipeNode {
     }
 
     fn rename(&self, to: &str) -> Result<(), FsError> {
+        checked_name(to)?;
         let mut pipes = self.server.pipes();
         let mut name = lock(&self.pipe.name);
         self.is_there(&pipes, &name)?;
@@ -321,6 +380,11 @@ impl End {
         Self { pipe, mode }
     }
 
+    fn broken(&self) -> FsError {
+        let what = "those at the other end have gone before the end";
+        FsError::because(Kind::Closed, lock(&self.pipe.name).clone(), what)
+    }
+
     fn bad_mode(&self) -> FsError {
         FsError::new(Kind::BadMode, lock(&self.pipe.name).clone())
     }
@@ -345,19 +409,22 @@ impl OpenFile for End {
         if !self.mode.read {
             return now(Err(self.bad_mode()));
         }
-        Box::pin(poll_fn(move |cx| {
-            let mut state = self.pipe.lock();
-            if state.bytes.is_empty() && !into.is_empty() && !state.writers.have_gone() {
-                state.wait(cx.waker());
-                return Poll::Pending;
+        let read = self.pipe.when(move |state| {
+            if state.bytes.is_empty() && !into.is_empty() {
+                if state.writers.lost {
+                    return Some(None);
+                }
+                if !state.writers.have_gone() {
+                    return None;
+                }
             }
             let len = into.len().min(state.bytes.len());
             for (to, byte) in into.iter_mut().zip(state.bytes.drain(..len)) {
                 *to = byte;
             }
-            changed(state);
-            Poll::Ready(Ok(len))
-        }))
+            Some(Some(len))
+        });
+        Box::pin(async move { read.await.ok_or_else(|| self.broken()) })
     }
 
     /// Waits until there is room for a part of it.
@@ -365,23 +432,26 @@ impl OpenFile for End {
         if !self.mode.write {
             return now(Err(self.bad_mode()));
         }
-        Box::pin(poll_fn(move |cx| {
-            let mut state = self.pipe.lock();
-            if state.readers.have_gone() {
-                drop(state);
-                let name = lock(&self.pipe.name).clone();
-                return Poll::Ready(Err(FsError::new(Kind::Closed, name)));
+        let write = self.pipe.when(move |state| {
+            if state.readers.have_gone() || state.writers.lost {
+                return Some(None);
             }
             let room = self.pipe.room_bytes - state.bytes.len();
             if room == 0 && !data.is_empty() {
-                state.wait(cx.waker());
-                return Poll::Pending;
+                return None;
             }
             let part = data.get(..room.min(data.len())).unwrap_or(data);
             state.bytes.extend(part);
-            changed(state);
-            Poll::Ready(Ok(part.len()))
-        }))
+            Some(Some(part.len()))
+        });
+        Box::pin(async move { write.await.ok_or_else(|| self.broken()) })
+    }
+
+    fn lost(&self) {
+        let mut state = self.pipe.lock();
+        state.readers.lost |= self.mode.read;
+        state.writers.lost |= self.mode.write;
+        changed(state);
     }
 }
 
@@ -447,13 +517,14 @@ mod tests {
         assert_eq!(block_on(read.read(0, &mut into[..2])).unwrap(), 2);
         assert_eq!(block_on(write.write(0, b"de")).unwrap(), 2);
         drop(write);
-        assert!(is_pending(&mut (Box::pin(server.finished("pipe")) as Answer<'_, ()>)));
+        let watch = server.watch("pipe").unwrap();
+        assert!(is_pending(&mut (Box::pin(watch.finished()) as Answer<'_, ()>)));
         assert_eq!(block_on(read.read(0, &mut into)).unwrap(), 3);
         assert_eq!(&into[..3], b"cde");
         assert_eq!(block_on(read.read(0, &mut into)).unwrap(), 0);
         drop(read);
-        block_on(server.finished("pipe")).unwrap();
-        assert_eq!(block_on(server.finished("tube")).unwrap_err().kind(), Kind::NotFound);
+        block_on(watch.finished()).unwrap();
+        assert_eq!(server.watch("tube").err().unwrap().kind(), Kind::NotFound);
     }
 
     #[test]
@@ -474,7 +545,39 @@ mod tests {
         block_on(write.write(0, b"a")).unwrap();
         drop(read);
         assert_eq!(block_on(write.write(0, b"a")).unwrap_err().kind(), Kind::Closed);
-        assert_eq!(block_on(server.finished("pipe")).unwrap_err().kind(), Kind::Closed);
+        let watch = server.watch("pipe").unwrap();
+        assert_eq!(block_on(watch.finished()).unwrap_err().kind(), Kind::Closed);
+    }
+
+    #[test]
+    fn who_goes_without_closing_breaks_the_pipe() {
+        let (server, read, write) = pipe(3);
+        block_on(write.write(0, b"ab")).unwrap();
+        write.lost();
+        drop(write);
+        let mut into = [0; 8];
+        assert_eq!(block_on(read.read(0, &mut into)).unwrap(), 2);
+        assert_eq!(block_on(read.read(0, &mut into)).unwrap_err().kind(), Kind::Closed);
+        let (server_too, read, write) = pipe(3);
+        let watch = server_too.watch("pipe").unwrap();
+        block_on(write.write(0, b"abc")).unwrap();
+        let mut waits = write.write(0, b"d");
+        assert!(is_pending(&mut waits));
+        server_too.break_off();
+        assert_eq!(block_on(waits).unwrap_err().kind(), Kind::Closed);
+        read.lost();
+        drop((read, server));
+        assert_eq!(block_on(watch.finished()).unwrap_err().kind(), Kind::Closed);
+    }
+
+    #[test]
+    fn those_called_off_are_forgotten() {
+        let (server, read, _write) = pipe(8);
+        for _ in 0..100 {
+            assert!(is_pending(&mut read.read(0, &mut [0])));
+        }
+        let pipe = server.pipes().get("pipe").unwrap().clone();
+        assert_eq!(pipe.lock().waiting.len(), 0);
     }
 
     #[test]

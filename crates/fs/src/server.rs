@@ -162,6 +162,9 @@ pub trait OpenFile: Send + Sync {
         now(Err(FsError::new(Kind::NotDirectory, "readdir")))
     }
 
+    /// Whoever had it open has gone without closing it: a client whose connection ended.
+    fn lost(&self) {}
+
     /// Where its bytes lie, if that is in memory: then they are copied from
     /// there, without a call for each read.
     fn memory(&self) -> Option<Arc<dyn FileMemory>> {

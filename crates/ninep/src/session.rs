@@ -242,6 +242,11 @@ impl<N: Clone, O: Clone> Session<N, O> {
         }))
     }
 
+    /// The files that the client has open.
+    pub fn opened(&self) -> impl Iterator<Item = &O> {
+        self.fids.opened()
+    }
+
     /// Ends the session: all calls are off. What is still to be removed.
     pub fn reset(&mut self) -> Vec<(CallId, Call<N, O>)> {
         self.msize = None;

@@ -72,6 +72,7 @@ impl Conversation {
 
     /// Nobody is there any more. What is to be removed may still wait.
     pub(super) fn end(&mut self) {
+        self.session.opened().for_each(|open| open.lost());
         let removals = self.session.reset();
         self.reset(removals);
     }

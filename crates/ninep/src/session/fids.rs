@@ -52,6 +52,12 @@ impl<N: Clone, O: Clone> Fids<N, O> {
         Self { max, slots: HashMap::new() }
     }
 
+    /// Those that are open.
+    pub(super) fn opened(&self) -> impl Iterator<Item = &O> {
+        let files = self.slots.values().filter_map(|slot| slot.file.as_ref());
+        files.filter_map(|file| file.opened.as_ref()).map(|opened| &opened.open)
+    }
+
     pub(super) fn known(&self, fid: Fid) -> Result<&File<N, O>, Refused> {
         let file = self.slots.get(&fid).and_then(|slot| slot.file.as_ref());
         file.ok_or(Refused::UnknownFid(fid))
