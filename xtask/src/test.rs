@@ -16,6 +16,7 @@ const SMOKE: &[(&str, &[&str])] = &[
     ("cellway-cli", &["kernels"]),
     ("cellway-cli", &["demo"]),
     ("entropy", &["Cargo.lock"]),
+    ("factors", &["60"]),
 ];
 
 /// Runs all of it; the first step that fails ends the run.

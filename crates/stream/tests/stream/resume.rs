@@ -97,7 +97,9 @@ impl Trouble {
         }
         std::fs::write(journal, bytes).unwrap();
         if Journal::open(journal).is_err() {
-            // No crash does that to a header: it was synced before the output was made.
+            // No crash does that to a header: it was synced before the output was made. One
+            // does what the error says.
+            std::fs::remove_file(journal).unwrap();
             let dir = journal.parent().unwrap();
             let hidden = names(dir).into_iter().filter(|name| name.starts_with('.'));
             hidden.for_each(|name| std::fs::remove_file(dir.join(name)).unwrap());
