@@ -108,7 +108,18 @@ fn reasons(error: &anyhow::Error) -> String {
 
 /// One line on standard error, about what went wrong.
 pub(crate) fn complain(line: &str) {
-    tell(&format!("cellway: {line}"));
+    tell(&format!("cellway: {}", shown(line)));
+}
+
+/// Text that may come from elsewhere, a server or a file's name, as it may stand on a terminal.
+fn shown(text: &str) -> String {
+    text.chars().fold(String::new(), |mut shown, c| {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+        shown
+    })
 }
 
 /// One line on standard error.
@@ -221,6 +232,11 @@ mod tests {
             reasons(&anyhow::Error::new(quoting).context("in")),
             "in: engine uring does not work here: a no-op: no ring; use --engine pread or auto"
         );
+    }
+
+    #[test]
+    fn errors_do_not_drive_the_terminal() {
+        assert_eq!(shown("é \u{1b}[2J\r\u{9b}"), "é \\u{1b}[2J\\r\\u{9b}");
     }
 
     #[test]

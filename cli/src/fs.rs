@@ -115,13 +115,18 @@ const CALL_BYTES: usize = 2 << 20;
 /// Entries of a directory asked for at once.
 const ENTRIES_MAX: usize = 1024;
 
+/// Entries among which one is looked for that may have been meant, and how long names are there.
+const NEAR_MAX: usize = 4096;
+const NAME_BYTES_MAX: usize = 255;
+
 pub(crate) fn fs(args: &FsArgs) -> anyhow::Result<()> {
     match &args.command {
         FsCommand::Ls { server, path, format } => {
             let root = server.attach()?;
             let node = root.find(path)?;
             let info = block_on(node.stat()).map_err(|error| told(&error))?;
-            let infos = if list::is_directory(&info) { entries(&node)? } else { vec![info] };
+            let infos =
+                if list::is_directory(&info) { entries(&node, usize::MAX)? } else { vec![info] };
             list::print(&infos, *format)
         }
         FsCommand::Cat { server, paths } => {
@@ -195,9 +200,10 @@ impl Tree {
             if block_on(directory.walk_to(&[part])).is_ok() {
                 continue;
             }
-            let Ok(entries) = entries(&directory) else { break };
+            let Ok(entries) = entries(&directory, NEAR_MAX) else { break };
             let distance = |info: &Info| strsim::damerau_levenshtein(part, &info.name);
-            let near = entries.iter().min_by_key(|info| distance(info));
+            let short = entries.iter().filter(|info| info.name.len() <= NAME_BYTES_MAX);
+            let near = short.min_by_key(|info| distance(info));
             let near = near.filter(|info| distance(info) <= 2.max(part.len() / 4));
             let path = parts.get(..=count).unwrap_or_default().join("/");
             let cure = match near {
@@ -229,16 +235,18 @@ fn told(error: &FsError) -> anyhow::Error {
     anyhow::anyhow!("{error}; {cure}")
 }
 
-fn entries(directory: &RemoteNode) -> anyhow::Result<Vec<Info>> {
+/// At least as many as `max`, where there are so many.
+fn entries(directory: &RemoteNode, max: usize) -> anyhow::Result<Vec<Info>> {
     let mut all = Vec::new();
     block_on(async {
         let open = directory.open_file(READ).await?;
         loop {
             let some = open.entries_from(all.len() as u64, ENTRIES_MAX).await?;
-            if some.is_empty() {
+            let is_end = some.is_empty();
+            all.extend(some);
+            if is_end || all.len() >= max {
                 return Ok(());
             }
-            all.extend(some);
         }
     })
     .map_err(|error| told(&error))?;

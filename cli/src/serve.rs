@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::bail;
 use cellway::fs::{Address, Exports, FileServer, FsError, ServeOptions, UnixServer};
 use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit::Usage;
 use crate::signals;
@@ -60,6 +61,7 @@ impl FromStr for Export {
 }
 
 pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    raise_open_files();
     let mut trees: Vec<(String, Arc<dyn FileServer>)> = Vec::new();
     for export in &args.exports {
         trees.push((export.name.clone(), Arc::new(open(&export.dir, export.read_only)?)));
@@ -84,6 +86,13 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<()> {
     loop {
         std::thread::park();
     }
+}
+
+/// As many open files as may be had; each that clients use is one.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // With fewer it serves too, and says what is short.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn open(dir: &Path, read_only: bool) -> anyhow::Result<UnixServer> {

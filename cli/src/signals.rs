@@ -3,7 +3,10 @@
 use std::fs;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use cellway::storage;
@@ -11,6 +14,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::exit::{self, Exit};
+
+/// A further signal within this time is the same one: timeout(1) sends it to the program,
+/// then to its group.
+const TWICE: Duration = Duration::from_millis(500);
 
 /// Folders to remove with all they hold.
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -44,16 +51,42 @@ pub(crate) fn handle() -> anyhow::Result<()> {
     // Caught only so that it does not kill: the write that is too large fails.
     let mut signals = Signals::new(wanted.chain([SIGXFSZ])).context("signals cannot be handled")?;
     let wait = move || {
-        signals.forever().filter(|signal| *signal != SIGXFSZ).for_each(leave);
+        let mut first: Option<Instant> = None;
+        for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
+            match first {
+                None => {
+                    first = Some(Instant::now());
+                    // What ends meanwhile may hang: a further signal is still heard.
+                    if thread("leaving").spawn(move || leave(signal)).is_err() {
+                        finish(signal);
+                    }
+                }
+                Some(first) if first.elapsed() < TWICE => {}
+                Some(_) => finish(signal),
+            }
+        }
     };
-    let thread = std::thread::Builder::new().name("signals".into()).stack_size(64 << 10);
-    thread.spawn(wait).context("no thread for signals can be started")?;
+    thread("signals").spawn(wait).context("no thread for signals can be started")?;
     Ok(())
+}
+
+fn thread(name: &str) -> thread::Builder {
+    thread::Builder::new().name(name.into()).stack_size(64 << 10)
 }
 
 fn leave(signal: i32) {
     for end in ENDS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         end();
+    }
+    finish(signal);
+}
+
+/// Takes away what is unfinished, and exits; at once where that is under way already.
+fn finish(signal: i32) {
+    static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+    let code = Exit::Signal(signal as u8).code().into();
+    if UNDER_WAY.swap(true, Ordering::Relaxed) {
+        std::process::exit(code);
     }
     let _halted = storage::remove_unfinished();
     for folder in FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -70,7 +103,7 @@ fn leave(signal: i32) {
     let words = LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner).take();
     let words = words.unwrap_or_else(|| "an unfinished output file leaves nothing behind".into());
     exit::tell(&format!("{clear}cellway: stopped by {name}; {words}"));
-    std::process::exit(Exit::Signal(signal as u8).code().into());
+    std::process::exit(code);
 }
 
 /// The signals this process was started to ignore.

@@ -20,7 +20,8 @@ pub use file::{RemoteFile, RemoteNode};
 /// Any number of calls may be under way, from programs on accelerators and from host code.
 /// Reads and writes longer than a message go as several, those of plain files
 /// at the same time. A call that is dropped is called off at the server
-/// (flush(5)): a long write may have been done in part then. When the connection ends, every
+/// (flush(5)): a long write may have been done in part then, and of a pipe what was already on
+/// its way to a read is lost. When the connection ends, every
 /// call fails, now and later; connect again then.
 ///
 /// ```no_run

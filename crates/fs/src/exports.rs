@@ -6,6 +6,7 @@ use ninep::{Qid, kind};
 
 use crate::error::{FsError, Kind};
 use crate::memory::FileMemory;
+use crate::name::checked_user;
 use crate::server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
 
 /// Trees of one server, at most: their files' paths must stay apart.
@@ -67,6 +68,7 @@ impl Export {
 impl FileServer for Exports {
     fn attach<'a>(&'a self, user: &'a str, tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
         Box::pin(async move {
+            checked_user(user)?;
             match tree.trim_matches('/') {
                 "" => {
                     let root = Root { exports: self.clone(), user: user.to_owned() };

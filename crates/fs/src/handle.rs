@@ -7,7 +7,8 @@ use crate::file::Opened;
 /// A number for a file that is open and lies in memory: two words, as fit a
 /// mailbox. It is no address: whoever has it may do what the file was opened
 /// for, through [`Files::adopt`](crate::Files::adopt), and once the file was
-/// closed, cut or removed it stands for none.
+/// closed, cut or removed it stands for none. Other programs may cut or remove a file of
+/// `#U` unseen: there it ends when the file is closed here or found to be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle {
     /// A place in the table of open files.

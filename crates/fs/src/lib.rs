@@ -31,6 +31,7 @@ mod ram;
 mod serve;
 mod server;
 mod synthetic;
+mod tcp;
 mod unix;
 
 pub use address::{Address, AddressError};

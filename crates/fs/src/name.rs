@@ -5,6 +5,11 @@ use crate::error::{FsError, Kind};
 /// Names of files and users are no longer.
 const NAME_BYTES_MAX: usize = 255;
 
+/// Checks that `user` can be kept as whoever attached. A tree may want a name or not.
+pub(crate) fn checked_user(user: &str) -> Result<(), FsError> {
+    if user.is_empty() { Ok(()) } else { checked_name(user) }
+}
+
 /// Checks that `name` can be a file's, or a user's.
 pub(crate) fn checked_name(name: &str) -> Result<(), FsError> {
     let is_name = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);

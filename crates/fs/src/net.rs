@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -200,6 +201,13 @@ struct Root {
 
 const ROOT: Qid = Qid { kind: (kind::DIRECTORY >> 24) as u8, version: 0, path: 0 };
 
+/// One server's number stays its own whatever others come and go. The root's is 0.
+fn path_of(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish().max(1)
+}
+
 fn info(name: String, path: u64) -> Info {
     let qid = Qid { path, ..ROOT };
     let owner = || "net".to_owned();
@@ -250,8 +258,11 @@ impl OpenFile for Listing {
         let names = kept
             .keys()
             .map(|address| DialName { address: address.clone(), tree: String::new() }.name());
-        let numbered = names.zip(1..).skip(from).take(max);
-        now(Ok(numbered.map(|(name, path)| info(name, path)).collect()))
+        let infos = names.skip(from).take(max).map(|name| {
+            let path = path_of(&name);
+            info(name, path)
+        });
+        now(Ok(infos.collect()))
     }
 }
 
@@ -288,6 +299,21 @@ mod tests {
             let error = DialName::parse(name).unwrap_err().to_string();
             assert!(error.contains(why), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn a_server_keeps_its_number_when_another_comes() {
+        let net = NetServer::new(Duration::ZERO);
+        let dialled = |port| {
+            let waits = futures::future::pending().boxed().shared();
+            net.kept().insert(Address::tcp("h", port).unwrap(), waits);
+            let listing = Listing(net.clone());
+            let infos = pollster::block_on(listing.entries(0, 9)).unwrap();
+            infos.into_iter().map(|info| (info.name, info.qid.path)).collect::<BTreeMap<_, _>>()
+        };
+        let (one, two) = (dialled(5), dialled(4));
+        assert_eq!(two["tcp!h!5"], one["tcp!h!5"]);
+        assert_ne!(two["tcp!h!4"], one["tcp!h!5"]);
     }
 
     proptest! {

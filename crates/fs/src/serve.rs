@@ -66,7 +66,9 @@ pub struct Serving {
 ///
 /// One client takes, besides what the tree keeps: a message in, two out and two
 /// kept for the next, each [`ninep::Limits::msize`] long at most; up to
-/// [`ninep::Limits::bytes`] for calls that wait; some 200 bytes for each fid.
+/// [`ninep::Limits::bytes`] for calls that wait; some 200 bytes for each fid, and the user's
+/// name, 255 at most. Not counted is what a tree makes for a file that is open: the names of a
+/// directory that is listed, a text of a tree of made-up files.
 ///
 /// # Errors
 /// Somebody listens there already; the address is none of this machine's, or

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::address::Address;
+use crate::tcp;
 
 /// A connection of either kind.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ impl Socket {
                 for address in (host.as_str(), *port).to_socket_addrs()? {
                     match TcpStream::connect_timeout(&address, left(deadline)?) {
                         Ok(stream) => {
-                            stream.set_nodelay(true)?;
+                            tcp::prepare(&stream)?;
                             return Ok(Self::Tcp(stream));
                         }
                         Err(other) => error = other,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ninep::{Call, FEW, Qid, Qids, Stat, kind, mode};
 
 use crate::error::{FsError, Kind};
+use crate::name::checked_user;
 use crate::server::{FileServer, Info, Node, OpenFile, OpenMode};
 
 /// What a directory's entry takes at least that is not called by a letter, in bytes.
@@ -52,6 +53,7 @@ pub(super) async fn perform(
 ) -> Result<Ended, FsError> {
     Ok(match call {
         Call::Attach { user, tree } => {
+            checked_user(&user)?;
             let node = root.attach(&user, &tree).await?;
             let qid = node.stat().await?.qid;
             Ended::Attach(Arc::new(Place { node, up: None }), qid)

@@ -52,6 +52,7 @@ impl Connection {
                 options,
                 input: Input::new(),
                 has_answered: false,
+                half_a_frame: None,
             };
             let Err(Over) = client.serve();
             client.end();
@@ -117,11 +118,13 @@ struct Client {
     input: Input,
     /// Since it was waited last.
     has_answered: bool,
+    /// Since when a message has begun and none was completed.
+    half_a_frame: Option<Instant>,
 }
 
 impl Client {
     fn serve(&mut self) -> Result<Infallible, Over> {
-        let (mut no_session, mut half_a_frame) = (None, None);
+        let mut no_session = None;
         loop {
             let whole = self.take_frames()?;
             self.send()?;
@@ -131,9 +134,10 @@ impl Client {
                 continue;
             }
             let handshake = !self.conversation.session().is_open();
+            let half = reading && self.input.is_partial();
             let ends = [
                 since(handshake, &mut no_session, self.options.handshake),
-                since(reading && self.input.is_partial(), &mut half_a_frame, self.options.frame),
+                since(half, &mut self.half_a_frame, self.options.frame),
             ];
             if self.wait(reading, ends.into_iter().flatten().min())? {
                 self.input.fill(&self.stream)?;
@@ -149,6 +153,7 @@ impl Client {
             }
             self.conversation.take(frame)?;
             self.input.start += frame.len();
+            self.half_a_frame = None;
         }
         Ok(false)
     }
@@ -298,5 +303,41 @@ impl Input {
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ninep::{Request, Tag};
+
+    use super::*;
+    use crate::ram::RamServer;
+
+    #[test]
+    fn a_message_that_was_completed_begins_the_time_of_the_next() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (bell, options) = (Bell::new().unwrap(), ServeOptions::default());
+        let conversation = Conversation::new(Arc::new(RamServer::new(0)), options.client, &bell);
+        let mut client = Client {
+            stream: ours.into(),
+            conversation,
+            bell,
+            options,
+            input: Input::new(),
+            has_answered: false,
+            half_a_frame: Some(Instant::now()),
+        };
+        let mut message = Vec::new();
+        let version = Request::Version { msize: 8192, version: "9P2000" };
+        version.encode(Tag::NONE, &mut message).unwrap();
+        let (half, rest) = message.split_at(10);
+        let mut come = |bytes: &[u8]| {
+            std::io::Write::write_all(&mut &theirs, bytes).unwrap();
+            assert!(client.input.fill(&client.stream).is_ok());
+            assert!(matches!(client.take_frames(), Ok(false)));
+            client.half_a_frame
+        };
+        assert!(come(half).is_some());
+        assert!(come(&[rest, half].concat()).is_none());
     }
 }

@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
@@ -15,9 +17,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::address::Address;
 use crate::error::{FsError, Kind};
+use crate::tcp;
 
 /// Clients that wait to be let in.
 const BACKLOG: i32 = 128;
+
+/// How often and after how long the lock of a directory is tried again: servers hold it shortly.
+const LOCK_TRIES: u32 = 50;
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// A socket that clients connect to.
 pub(super) struct Listener {
@@ -59,7 +66,7 @@ impl Listener {
     pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
         let stream = match &self.socket {
             Socket::Unix { socket, .. } => socket.accept().map(|(stream, _)| stream.into()),
-            Socket::Tcp(socket) => socket.accept().and_then(|(stream, _)| at_once(stream)),
+            Socket::Tcp(socket) => socket.accept().and_then(|(stream, _)| prepared(stream)),
         };
         match stream {
             Ok(stream) => Ok(Some(stream)),
@@ -82,9 +89,8 @@ impl AsFd for Listener {
     }
 }
 
-/// Short replies do not wait for longer ones.
-fn at_once(stream: TcpStream) -> io::Result<OwnedFd> {
-    stream.set_nodelay(true)?;
+fn prepared(stream: TcpStream) -> io::Result<OwnedFd> {
+    tcp::prepare(&stream)?;
     Ok(stream.into())
 }
 
@@ -114,6 +120,7 @@ struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        // Without the lock, who takes the name right now may lose it.
         let _lock = lock_directory(&self.path);
         if identity(&self.path).is_ok_and(|id| id == self.id) {
             let _ = fs::remove_file(&self.path);
@@ -125,12 +132,22 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Keeps other servers from taking or leaving a name beside `path` meanwhile.
+/// Keeps other servers from taking or leaving a name beside `path` meanwhile. Whoever may
+/// read the directory may hold its lock for ever, so it is not waited for.
 fn lock_directory(path: &Path) -> io::Result<File> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = File::open(parent.unwrap_or(Path::new(".")))?;
-    flock(&directory, FlockOperation::LockExclusive)?;
-    Ok(directory)
+    for _ in 0..LOCK_TRIES {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(LOCK_RETRY),
+            locked => return locked.map(|()| directory).map_err(io::Error::from),
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::WouldBlock,
+        "another program keeps a lock on the socket's directory: end it, \
+         or take a directory of your own",
+    ))
 }
 
 /// A socket that is its owner's alone from the moment it has a name.

@@ -299,6 +299,36 @@ fn clients_beyond_the_limit_are_hung_up_until_one_leaves() {
 }
 
 #[test]
+fn users_have_names_that_can_be_kept() {
+    let trees = vec![("a".to_owned(), ram())];
+    let exports = Arc::new(crate::Exports::new(trees).unwrap());
+    let (stream, _connection) = Connection::pair(exports.clone(), ServeOptions::default()).unwrap();
+    let mut client = Client::attached(stream, 1 << 20);
+    let long = "u".repeat(256);
+    for uname in [&*long, "a/b", ".."] {
+        let attach = Request::Attach { fid: 1, afid: NOFID, uname, aname: "" };
+        client.asks(Tag(1), attach, |reply| matches!(reply, Reply::Error { .. }));
+        assert!(pollster::block_on(exports.attach(uname, "")).is_err());
+    }
+    for (fid, uname) in [(1, &long[1..]), (2, "")] {
+        let attach = Request::Attach { fid, afid: NOFID, uname, aname: "" };
+        client.asks(Tag(1), attach, |reply| matches!(reply, Reply::Attach { .. }));
+    }
+}
+
+#[test]
+fn a_lock_that_others_keep_holds_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let serving = serve(&unix(dir.path(), "s"), ram(), ServeOptions::default()).unwrap();
+    let directory = std::fs::File::open(dir.path()).unwrap();
+    directory.lock().unwrap();
+    let error = serve(&unix(dir.path(), "t"), ram(), ServeOptions::default()).err().unwrap();
+    assert!(error.to_string().contains("keeps a lock on the socket's directory"), "{error}");
+    drop(serving);
+    assert!(!dir.path().join("s").exists() && !dir.path().join("t").exists());
+}
+
+#[test]
 fn clients_that_say_nothing_or_half_of_it_are_hung_up() {
     let soon = Duration::from_millis(50);
     let options = ServeOptions { handshake: soon, ..ServeOptions::default() };

@@ -1,15 +1,15 @@
-//! Descriptors, counted: a server leaves some for the rest of its process.
+//! Descriptors, counted: servers leave some for the rest of their process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::process::Resource;
 
 use super::step::told;
 use crate::error::{FsError, Kind};
 
-/// How many descriptors a server has, and may have.
+/// How many descriptors servers have, and may have.
 pub(super) struct Seats {
     taken: AtomicUsize,
     max: usize,
@@ -24,8 +24,14 @@ pub(super) struct Held {
 struct Seat(Arc<Seats>);
 
 impl Seats {
-    /// Three quarters of what the process may have.
+    /// Those of all servers of this process: three quarters of what it could have when the
+    /// first was made.
     pub(super) fn of_process() -> Arc<Self> {
+        static ALL: OnceLock<Arc<Seats>> = OnceLock::new();
+        ALL.get_or_init(Self::within_limit).clone()
+    }
+
+    fn within_limit() -> Arc<Self> {
         let limit = rustix::process::getrlimit(Resource::Nofile).current;
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         Self::up_to(limit - limit / 4)
@@ -44,7 +50,7 @@ impl Seats {
         let one_more = |taken: usize| (taken < self.max).then_some(taken + 1);
         if self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             let what = format!(
-                "{} files and directories are in use, as many as this server may; \
+                "{} files and directories are in use, as many as servers of this process may; \
                  close some, or raise the limit on open files (ulimit -n)",
                 self.max
             );
@@ -64,5 +70,15 @@ impl Drop for Seat {
 impl AsFd for Held {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_servers_of_a_process_share() {
+        assert!(Arc::ptr_eq(&Seats::of_process(), &Seats::of_process()));
     }
 }
