@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use crate::arena::Arena;
+use crate::engine::copy::copy_racing;
 use crate::engine::host::{HostFault, HostIo};
-use crate::engine::memory;
 use crate::machine::lock;
 use crate::queue::Direction;
 use crate::store::Buf;
@@ -41,7 +41,7 @@ impl Parcel {
         // SAFETY: the sender keeps the bytes mapped (`arena`) and untouched
         // until `taken`; another local store's bytes cannot be this buffer's
         // unless an accelerator sends to itself, from another buffer.
-        unsafe { memory::copy_racing(self.start.as_ptr(), buf.as_mut_ptr(), self.len) };
+        unsafe { copy_racing(self.start.as_ptr(), buf.as_mut_ptr(), self.len) };
         self.taken.store(true, Ordering::SeqCst);
     }
 }

@@ -8,8 +8,8 @@ use std::ops::{Add, Range};
 use std::sync::Arc;
 
 use crate::arena::Arena;
+use crate::engine::copy::{copy_racing, zero_racing};
 use crate::engine::host::{HostFault, HostIo};
-use crate::engine::memory::{copy_racing, zero_racing};
 use crate::queue::Direction;
 
 /// A memory range lent for the length of a run, or an open file's range.

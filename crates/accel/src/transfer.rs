@@ -149,9 +149,11 @@ impl Future for Transfer<'_, '_> {
             core.sched.wait_turn(cx);
             return Poll::Pending;
         }
-        let len = this.buf.as_ref().map_or(0, |buf| buf.len());
-        if this.phase == Phase::Over && core.transfers.may_go_on(len) {
-            return this.result();
+        if this.phase == Phase::Over {
+            let len = this.buf.as_ref().map_or(0, |buf| buf.len());
+            if core.transfers.may_go_on(len) {
+                return this.result();
+            }
         }
         this.poll_queued(cx)
     }

@@ -4,7 +4,8 @@
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::io;
 
-use crate::engine::memory::{self, Copy, MemoryEngine, Prefetched};
+use crate::engine::copy::copy_racing;
+use crate::engine::memory::{Copy, MemoryEngine, Prefetched};
 use crate::engine::{Engine, EngineReport, IoOp, Wait};
 use crate::fault::{TransferError, TransferFault, TransferResult};
 use crate::queue::{Address, Direction, Element, Failure, OpId, Order, PieceId, Queue, Step, Tag};
@@ -225,7 +226,7 @@ impl<'env> Transfers<'env> {
                 let target = start.wrapping_add(ea.offset as usize);
                 // SAFETY: the range was checked against the region, which is
                 // writable and lent for 'env; the buffer is not part of it.
-                unsafe { memory::copy_racing(buf.as_ptr(), target, buf.len()) };
+                unsafe { copy_racing(buf.as_ptr(), target, buf.len()) };
                 Started::Over(Ok(buf))
             }
             _ => self.put_slow(buf, ea, tag, order),
@@ -360,8 +361,8 @@ impl<'env> Transfers<'env> {
                     unsafe {
                         let inside = buf_start.as_ptr().add(piece.buf_offset);
                         match piece.direction {
-                            Direction::Get => memory::copy_racing(outside, inside, piece.len),
-                            Direction::Put => memory::copy_racing(inside, outside, piece.len),
+                            Direction::Get => copy_racing(outside, inside, piece.len),
+                            Direction::Put => copy_racing(inside, outside, piece.len),
                         }
                     }
                     self.queue().complete(piece.id, Ok(piece.len));

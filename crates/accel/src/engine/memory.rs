@@ -9,12 +9,10 @@ use std::cell::Cell;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use super::copy::{LINE_BYTES, copy_quiet, copy_racing, copy_racing_by, moves_whole_lines};
 use crate::arena::Arena;
 use crate::queue::Tag;
 use crate::store::Buf;
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// Where a prefetched line goes, as the instruction's hint: the first-level cache.
 const INTO_L1: i32 = 3;
@@ -62,147 +60,6 @@ pub(crate) fn prefetch_item<T: ?Sized>(item: &T) {
         prefetch::<INTO_L1>(start);
     } else {
         prefetch_range(start, len);
-    }
-}
-
-/// Copies from memory nobody writes.
-///
-/// # Safety
-/// 1. `len` bytes are readable at `source` and writable at `target`.
-/// 2. The ranges do not overlap, and nobody writes either meanwhile.
-#[inline(always)]
-unsafe fn copy_quiet(source: *const u8, target: *mut u8, len: usize) {
-    const CHUNK: usize = 16;
-    // SAFETY: the caller's conditions are those of the copy; the chunks below
-    // may overlap each other, and lie in the ranges.
-    unsafe {
-        if !(CHUNK..=4 * CHUNK).contains(&len) {
-            return ptr::copy_nonoverlapping(source, target, len);
-        }
-        // Short blocks without a call: two or four chunks, from both ends.
-        let chunk = |at: usize| ptr::copy_nonoverlapping(source.add(at), target.add(at), CHUNK);
-        chunk(0);
-        if len > 2 * CHUNK {
-            chunk(CHUNK);
-            chunk(len - 2 * CHUNK);
-        }
-        chunk(len - CHUNK);
-    }
-}
-
-/// Copies between a local store and memory that other accelerators may write
-/// at the same time. Racing copies leave a mixture of bytes, nothing worse:
-/// the copy is done by instructions the compiler does not see through.
-///
-/// # Safety
-/// `len` bytes are readable at `source` and writable at `target`, and the
-/// ranges do not overlap.
-#[inline(always)]
-pub(crate) unsafe fn copy_racing(source: *const u8, target: *mut u8, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's conditions; every access of the assembly lies in
-    // the two ranges.
-    unsafe {
-        copy_sse2(source, target, len);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: as above, byte by byte.
-    unsafe {
-        use std::sync::atomic::{AtomicU8, Ordering};
-        for i in 0..len {
-            let byte = AtomicU8::from_ptr(source.add(i).cast_mut()).load(Ordering::Relaxed);
-            AtomicU8::from_ptr(target.add(i)).store(byte, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Zeros in memory that others may copy from or to at the same time.
-///
-/// # Safety
-/// `len` bytes are writable at `target`.
-pub(crate) unsafe fn zero_racing(target: *mut u8, len: usize) {
-    const ZEROS: [u8; 4096] = [0; 4096];
-    for done in (0..len).step_by(ZEROS.len()) {
-        let piece = ZEROS.len().min(len - done);
-        // SAFETY: a piece of the caller's range.
-        unsafe { copy_racing(ZEROS.as_ptr(), target.add(done), piece) };
-    }
-}
-
-/// Copies `LINE_BYTES`.
-///
-/// # Safety
-/// As `copy_racing`.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn copy_line(source: *const u8, target: *mut u8) {
-    // SAFETY: the caller's conditions: 64 bytes of both are touched.
-    unsafe {
-        std::arch::asm!(
-            "movdqu {a}, [{s}]", "movdqu {b}, [{s} + 16]", "movdqu {c}, [{s} + 32]", "movdqu {d}, [{s} + 48]",
-            "movdqu [{t}], {a}", "movdqu [{t} + 16], {b}", "movdqu [{t} + 32], {c}", "movdqu [{t} + 48], {d}",
-            s = in(reg) source, t = in(reg) target, a = out(xmm_reg) _, b = out(xmm_reg) _,
-            c = out(xmm_reg) _, d = out(xmm_reg) _, options(nostack, preserves_flags));
-    }
-}
-
-/// # Safety
-/// As `copy_racing`.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn copy_sse2(mut source: *const u8, mut target: *mut u8, mut len: usize) {
-    use std::arch::asm;
-    /// From here on the string move, made for it, is as fast.
-    const STRING_MOVE_BYTES: usize = 2048;
-    /// As far, where only one of the two is at the start of a line: it starts 130 ns later.
-    const ODD_STRING_MOVE_BYTES: usize = 16 << 10;
-    if len >= STRING_MOVE_BYTES {
-        let head = target.align_offset(LINE_BYTES);
-        if head != 0 && head <= LINE_BYTES {
-            // SAFETY: both ranges hold a line and more.
-            unsafe {
-                copy_line(source, target);
-                (source, target) = (source.add(head), target.add(head));
-            }
-            len -= head;
-        }
-        if (source as usize).is_multiple_of(LINE_BYTES) || len >= ODD_STRING_MOVE_BYTES {
-            // SAFETY: moves exactly `len` bytes upwards; the ranges are disjoint.
-            unsafe {
-                asm!("rep movsb", inout("rcx") len => _, inout("rsi") source => _, inout("rdi") target => _,
-                     options(nostack, preserves_flags));
-            }
-            return;
-        }
-    }
-    while len >= LINE_BYTES {
-        // SAFETY: as many bytes are left in both ranges.
-        unsafe {
-            copy_line(source, target);
-            source = source.add(LINE_BYTES);
-            target = target.add(LINE_BYTES);
-        }
-        len -= LINE_BYTES;
-    }
-    while len >= 16 {
-        // SAFETY: 16 bytes are left in both ranges.
-        unsafe {
-            asm!("movdqu {a}, [{s}]", "movdqu [{t}], {a}", s = in(reg) source, t = in(reg) target,
-                 a = out(xmm_reg) _, options(nostack, preserves_flags));
-            source = source.add(16);
-            target = target.add(16);
-        }
-        len -= 16;
-    }
-    while len > 0 {
-        // SAFETY: a byte is left in both ranges.
-        unsafe {
-            asm!("mov {a}, byte ptr [{s}]", "mov byte ptr [{t}], {a}", s = in(reg) source, t = in(reg) target,
-                 a = out(reg_byte) _, options(nostack, preserves_flags));
-            source = source.add(1);
-            target = target.add(1);
-        }
-        len -= 1;
     }
 }
 
@@ -290,6 +147,8 @@ pub(crate) struct MemoryEngine {
     path: MemoryPath,
     /// Memory up to this length is read without a prefetch.
     near_bytes: u64,
+    /// As `moves_whole_lines`.
+    whole_lines: bool,
     last_end: Cell<*const u8>,
     entries: Box<[Entry]>,
     free: Cell<u32>,
@@ -323,6 +182,7 @@ impl MemoryEngine {
             arena,
             path,
             near_bytes,
+            whole_lines: moves_whole_lines(),
             last_end: Cell::new(ptr::null()),
             entries: (0..depth).map(entry).collect(),
             free: Cell::new(0),
@@ -502,7 +362,9 @@ impl MemoryEngine {
         let (Some(entry), Some(warm)) = entries else { return };
         let is_open = !entry.source.get().is_null() && entry.may_move.get();
         if is_open && entry.len.get() > LINE_BYTES && entry.len == warm.len {
-            entry.target.swap(&warm.target);
+            // Not `swap`, which looks whether the two overlap.
+            let target = entry.target.replace(warm.target.get());
+            warm.target.set(target);
         }
     }
 
@@ -533,7 +395,13 @@ impl MemoryEngine {
             let (target, len, racing) = (entry.target.get(), entry.len.get(), entry.racing.get());
             // SAFETY: `begin`'s conditions still hold: this is the one time
             // that the copy is landed, withdrawn or settled.
-            unsafe { self.carry_out(Copy { source, target, len, racing }) };
+            unsafe {
+                if racing {
+                    copy_racing_by(source, target, len, self.whole_lines);
+                } else {
+                    copy_quiet(source, target, len);
+                }
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! memory range each. Tags, order, splitting, retries and depth are the
 //! queue's (`queue.rs`).
 
+pub(crate) mod copy;
 mod faulty;
 pub(crate) mod host;
 pub(crate) mod memory;
