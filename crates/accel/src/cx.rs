@@ -217,7 +217,7 @@ impl<'env> Cx<'env> {
     /// Copies memory, from `at` in `region` on, to `into`, as a get would: short
     /// irregular copies give the other threads a turn while their lines come.
     /// It is made while this is polled, so neither has to outlive the run. With
-    /// `goes_on` it starts where the caller's last one ended.
+    /// `goes_on` it starts where the caller's last one ended. Gives `into` back.
     ///
     /// Its error is a place outside the region, or in a file.
     #[inline]

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, take};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -230,27 +230,32 @@ pub struct CopyTo<'c, 'env> {
     pub(crate) asked: Option<bool>,
 }
 
-impl CopyTo<'_, '_> {
+impl<'c> CopyTo<'c, '_> {
     /// A copy that gave way.
     #[cold]
     #[inline(never)]
-    fn after_turn(&mut self, asked: bool) -> io::Result<()> {
-        if asked { self.core.transfers.copy(self.region, self.at, self.into) } else { Ok(()) }
+    fn after_turn(&mut self, asked: bool) -> io::Result<&'c mut [u8]> {
+        if asked {
+            self.core.transfers.copy(self.region, self.at, self.into)?;
+        }
+        Ok(take(&mut self.into))
     }
 }
 
-impl Future for CopyTo<'_, '_> {
-    type Output = io::Result<()>;
+impl<'c> Future for CopyTo<'c, '_> {
+    type Output = io::Result<&'c mut [u8]>;
 
     #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if let Some(asked) = this.asked {
             return Poll::Ready(this.after_turn(asked));
         }
         let transfers = &this.core.transfers;
         match transfers.copy_or_ask(this.region, this.at, this.into, this.goes_on) {
-            Ok(true) if transfers.may_go_on(this.into.len()) => return Poll::Ready(Ok(())),
+            Ok(true) if transfers.may_go_on(this.into.len()) => {
+                return Poll::Ready(Ok(take(&mut this.into)));
+            }
             Ok(copied) => this.asked = Some(!copied),
             Err(error) => return Poll::Ready(Err(error)),
         }

@@ -163,7 +163,7 @@ impl<'env> Transfers<'env> {
         let (source, racing) = region.readable(at, into.len())?;
         let copy = Copy { source, target: into.as_mut_ptr(), len: into.len(), racing };
         // SAFETY: as above.
-        unsafe { self.memory.carry_out(copy) };
+        unsafe { self.memory.carry_out_asked(copy) };
         Ok(())
     }
 

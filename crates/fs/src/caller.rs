@@ -1,21 +1,26 @@
 //! Who makes a file call: the host, or a program on an accelerator.
 
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::io;
 
-use accel::{Cx, Region};
+use accel::{CopyTo, Cx, Region};
 
 /// Who makes file calls, and how what is in memory is copied for it.
 pub trait Caller: Clone {
+    /// A copy under way; gives back what it fills.
+    type Copy<'c>: Future<Output = io::Result<&'c mut [u8]>> + Unpin
+    where
+        Self: 'c;
+
     /// Copies from `at` in `region` on to `into`; with `goes_on` that is where
     /// the last copy of the same file ended.
-    fn copy<'a>(
-        &'a self,
-        region: &'a Region<'a>,
+    fn copy<'c>(
+        &'c self,
+        region: &'c Region<'c>,
         at: u64,
-        into: &'a mut [u8],
+        into: &'c mut [u8],
         goes_on: bool,
-    ) -> impl Future<Output = io::Result<()>>;
+    ) -> Self::Copy<'c>;
 }
 
 /// The host: copies at once.
@@ -23,28 +28,35 @@ pub trait Caller: Clone {
 pub struct Host;
 
 impl Caller for Host {
+    type Copy<'c> = Ready<io::Result<&'c mut [u8]>>;
+
     #[inline]
-    fn copy<'a>(
-        &'a self,
-        region: &'a Region<'a>,
+    fn copy<'c>(
+        &'c self,
+        region: &'c Region<'c>,
         at: u64,
-        into: &'a mut [u8],
+        into: &'c mut [u8],
         _: bool,
-    ) -> impl Future<Output = io::Result<()>> {
-        std::future::ready(region.drain(at, into))
+    ) -> Self::Copy<'c> {
+        ready(region.drain(at, into).map(|()| into))
     }
 }
 
 /// An accelerator: short irregular copies give its other threads a turn.
 impl<'env> Caller for Cx<'env> {
+    type Copy<'c>
+        = CopyTo<'c, 'env>
+    where
+        'env: 'c;
+
     #[inline]
-    fn copy<'a>(
-        &'a self,
-        region: &'a Region<'a>,
+    fn copy<'c>(
+        &'c self,
+        region: &'c Region<'c>,
         at: u64,
-        into: &'a mut [u8],
+        into: &'c mut [u8],
         goes_on: bool,
-    ) -> impl Future<Output = io::Result<()>> {
+    ) -> Self::Copy<'c> {
         Cx::copy(self, region, at, into, goes_on)
     }
 }

@@ -1,6 +1,7 @@
 //! A file that is open.
 
-use std::io::SeekFrom;
+use std::future::Future;
+use std::io::{self, SeekFrom};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -11,6 +12,7 @@ use crate::caller::{Caller, Host};
 use crate::error::{FsError, Kind};
 use crate::handle::{Handle, Handles};
 use crate::memory::{FileMemory, Stretch};
+use crate::pread::Pread;
 use crate::server::{Change, Info, Node, OpenFile, OpenMode};
 
 /// What was opened; those who have it open share it.
@@ -72,14 +74,15 @@ impl Drop for Opened {
 pub struct File<C = Host> {
     opened: Arc<Opened>,
     caller: C,
-    offset: u64,
+    /// Changed by calls that have the file to themselves only.
+    offset: AtomicU64,
     /// Where the last read ended.
     read_until: AtomicU64,
 }
 
 impl<C: Caller> File<C> {
     pub(crate) fn new(opened: Arc<Opened>, caller: C) -> Self {
-        Self { opened, caller, offset: 0, read_until: AtomicU64::new(0) }
+        Self { opened, caller, offset: AtomicU64::new(0), read_until: AtomicU64::new(0) }
     }
 
     /// Its qid now; the version changes with the contents.
@@ -100,10 +103,11 @@ impl<C: Caller> File<C> {
     /// # Errors
     /// What its server says, with the file's name.
     #[inline]
-    pub async fn read(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
-        let count = self.pread(self.offset, into).await?;
-        self.offset = self.offset.saturating_add(count as u64);
-        Ok(count)
+    pub fn read<'f>(
+        &'f mut self,
+        into: &'f mut [u8],
+    ) -> impl Future<Output = Result<usize, FsError>> + use<'f, C> {
+        Pread::new(&*self, self.offset(), into, true, Self::ask)
     }
 
     /// Reads up to `into.len()` bytes at `offset`, and stays where it is.
@@ -111,26 +115,49 @@ impl<C: Caller> File<C> {
     /// # Errors
     /// As [`File::read`].
     #[inline]
-    pub async fn pread(&self, offset: u64, into: &mut [u8]) -> Result<usize, FsError> {
+    pub fn pread<'f>(
+        &'f self,
+        offset: u64,
+        into: &'f mut [u8],
+    ) -> impl Future<Output = Result<usize, FsError>> + use<'f, C> {
+        Pread::new(self, offset, into, false, Self::ask)
+    }
+
+    /// The file's memory, if it has some and was opened for reads.
+    #[inline]
+    pub(crate) fn readable_memory(&self) -> Option<&dyn FileMemory> {
+        self.opened.memory.as_deref().filter(|_| self.opened.is_for_reads)
+    }
+
+    pub(crate) fn caller(&self) -> &C {
+        &self.caller
+    }
+
+    #[cold]
+    pub(crate) fn not_copied(&self, error: &io::Error) -> FsError {
+        self.opened.failed(FsError::io("read", error))
+    }
+
+    fn offset(&self) -> u64 {
+        self.offset.load(Relaxed)
+    }
+
+    pub(crate) fn move_to(&self, offset: u64) {
+        self.offset.store(offset, Relaxed);
+    }
+
+    /// Reads what does not lie in memory in one piece.
+    #[cold]
+    async fn ask(&self, offset: u64, into: &mut [u8]) -> Result<usize, FsError> {
         let opened = &*self.opened;
         if !opened.is_for_reads {
             return Err(opened.not_open_for("reads"));
         }
         if let Some(memory) = &opened.memory {
-            let count = match memory.stretch(offset) {
-                // Mostly all of it lies in one piece.
-                Stretch::Bytes { region, at, len_bytes, generation }
-                    if into.len() as u64 <= len_bytes =>
-                {
-                    let goes_on = self.goes_on(offset, into.len());
-                    let copied = self.caller.copy(region, at, into, goes_on).await;
-                    let counts = copied.is_ok() && memory.counts(generation, offset, into);
-                    counts.then_some(into.len())
-                }
-                Stretch::Elsewhere => None,
-                first => self.pieces(&**memory, first, offset, into).await,
-            };
-            if let Some(count) = count {
+            let first = memory.stretch(offset);
+            if !matches!(first, Stretch::Elsewhere)
+                && let Some(count) = self.pieces(&**memory, first, offset, into).await
+            {
                 return Ok(count);
             }
         }
@@ -139,7 +166,7 @@ impl<C: Caller> File<C> {
 
     /// Whether the last read ended where this one begins, whose end is remembered.
     #[inline]
-    fn goes_on(&self, offset: u64, len: usize) -> bool {
+    pub(crate) fn goes_on(&self, offset: u64, len: usize) -> bool {
         let goes_on = self.read_until.load(Relaxed) == offset;
         self.read_until.store(offset.wrapping_add(len as u64), Relaxed);
         goes_on
@@ -189,7 +216,7 @@ impl<C: Caller> File<C> {
         while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match self.read(rest).await? {
                 0 => {
-                    let what = format!("ends at {}, {} bytes too soon", self.offset, rest.len());
+                    let what = format!("ends at {}, {} bytes too soon", self.offset(), rest.len());
                     return Err(FsError::because(Kind::Closed, &*self.opened.name, what));
                 }
                 count => done += count,
@@ -206,8 +233,9 @@ impl<C: Caller> File<C> {
     /// What its server says, with the file's name.
     #[inline]
     pub async fn write(&mut self, data: &[u8]) -> Result<usize, FsError> {
-        let count = self.pwrite(self.offset, data).await?;
-        self.offset = self.offset.saturating_add(count as u64);
+        let offset = self.offset();
+        let count = self.pwrite(offset, data).await?;
+        self.move_to(offset.saturating_add(count as u64));
         Ok(count)
     }
 
@@ -250,12 +278,13 @@ impl<C: Caller> File<C> {
     pub async fn seek(&mut self, to: SeekFrom) -> Result<u64, FsError> {
         let (from, by) = match to {
             SeekFrom::Start(offset) => (offset, 0),
-            SeekFrom::Current(by) => (self.offset, by),
+            SeekFrom::Current(by) => (self.offset(), by),
             SeekFrom::End(by) => (self.stat().await?.length, by),
         };
         let outside = || FsError::because(Kind::TooLarge, &*self.opened.name, "no such place");
-        self.offset = from.checked_add_signed(by).ok_or_else(outside)?;
-        Ok(self.offset)
+        let offset = from.checked_add_signed(by).ok_or_else(outside)?;
+        self.move_to(offset);
+        Ok(offset)
     }
 
     /// What is known of it.
@@ -279,9 +308,10 @@ impl<C: Caller> File<C> {
     /// # Errors
     /// What its server says, with the directory's name.
     pub async fn readdir(&mut self, max: usize) -> Result<Vec<Info>, FsError> {
-        let entries = self.opened.open.entries(self.offset, max).await;
+        let offset = self.offset();
+        let entries = self.opened.open.entries(offset, max).await;
         let entries = entries.map_err(|error| self.opened.failed(error))?;
-        self.offset = self.offset.saturating_add(entries.len() as u64);
+        self.move_to(offset.saturating_add(entries.len() as u64));
         Ok(entries)
     }
 

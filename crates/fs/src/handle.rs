@@ -1,8 +1,9 @@
 //! Numbers for files that are open and in memory, to be told to other threads.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, Weak};
 
 use crate::file::Opened;
+use crate::sync::lock;
 
 /// A number for a file that is open and lies in memory: two words, as fit a
 /// mailbox. It is no address: whoever has it may do what the file was opened
@@ -73,6 +74,6 @@ impl Handles {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use stream::{Progress, Step, Wish};
 
 use crate::error::{FsError, Kind};
 use crate::server::{Answer, FileServer, Node};
+use crate::sync::lock;
 use crate::synthetic::Synthetic;
 
 /// Programs started by `ctl` that run at once, at most.
@@ -45,10 +46,6 @@ struct Jobs {
     started: AtomicUsize,
     /// The names of programs that have ended, the oldest first.
     ended: Mutex<VecDeque<String>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for JobServer {

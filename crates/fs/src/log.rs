@@ -5,12 +5,13 @@
 //! that were written; of earlier ones only that they are gone.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ninep::{Qid, kind};
 
 use crate::error::{FsError, Kind};
 use crate::server::{Answer, FileServer, Info, Node, OpenFile, OpenMode, now};
+use crate::sync::lock;
 
 /// What each write is shown to.
 type Sink = Box<dyn Fn(&[u8]) + Send + Sync>;
@@ -46,7 +47,7 @@ impl LogServer {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.kept)
     }
 
     fn info(&self, path: u64) -> Info {

@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use crate::address::{Address, AddressError};
 use crate::client::Remote;
 use crate::error::{FsError, Kind};
 use crate::server::{Answer, FileServer, Info, Node, OpenFile, OpenMode, now};
+use crate::sync::lock;
 
 /// Connections that are kept, at most.
 const KEPT_MAX: usize = 64;
@@ -134,7 +135,7 @@ impl NetServer {
     }
 
     fn kept(&self) -> MutexGuard<'_, BTreeMap<Address, Dialled>> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.kept)
     }
 
     /// The connection to `address`, made if there is none.
@@ -208,17 +209,13 @@ fn path_of(name: &str) -> u64 {
     hasher.finish().max(1)
 }
 
-fn info(name: String, path: u64) -> Info {
-    let qid = Qid { path, ..ROOT };
-    let owner = || "net".to_owned();
-    let (uid, gid, muid) = (owner(), owner(), String::new());
-    let mode = kind::DIRECTORY | 0o555;
-    Info { qid, mode, atime: 0, mtime: 0, length: 0, name, uid, gid, muid }
+fn info(name: &str, path: u64) -> Info {
+    Info::made_up(name, (path, ROOT.version), kind::DIRECTORY | 0o555, 0)
 }
 
 impl Node for Root {
     fn stat(&self) -> Answer<'_, Info> {
-        now(Ok(info("/".to_owned(), 0)))
+        now(Ok(info("/", ROOT.path)))
     }
 
     fn walk<'a>(&'a self, name: &'a str) -> Answer<'a, Arc<dyn Node>> {
@@ -232,11 +229,8 @@ impl Node for Root {
     }
 
     fn open(&self, mode: OpenMode) -> Answer<'_, Arc<dyn OpenFile>> {
-        now(if mode.write || mode.truncate {
-            Err(FsError::new(Kind::IsDirectory, "#n"))
-        } else {
-            Ok(Arc::new(Listing(self.net.clone())))
-        })
+        let listing = || Listing(self.net.clone());
+        now(mode.only_reads("#n").map(|()| Arc::new(listing()) as Arc<dyn OpenFile>))
     }
 }
 
@@ -260,7 +254,7 @@ impl OpenFile for Listing {
             .map(|address| DialName { address: address.clone(), tree: String::new() }.name());
         let infos = names.skip(from).take(max).map(|name| {
             let path = path_of(&name);
-            info(name, path)
+            info(&name, path)
         });
         now(Ok(infos.collect()))
     }

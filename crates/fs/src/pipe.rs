@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use ninep::{Qid, kind};
@@ -17,6 +17,7 @@ use ninep::{Qid, kind};
 use crate::error::{FsError, Kind};
 use crate::name::checked_name;
 use crate::server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
+use crate::sync::lock;
 
 /// Most pipes at once.
 const PIPES_MAX: usize = 4096;
@@ -70,10 +71,6 @@ impl Ends {
     fn have_gone(&self) -> bool {
         self.came && self.open == 0
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PipeServer {

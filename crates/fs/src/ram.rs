@@ -9,7 +9,7 @@ mod contents;
 mod tree;
 
 use std::sync::atomic::Ordering::AcqRel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ninep::Qid;
 
@@ -20,6 +20,7 @@ use crate::error::{FsError, Kind};
 use crate::memory::FileMemory;
 use crate::name::checked_name;
 use crate::server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
+use crate::sync::lock;
 
 /// A file server whose files lie in main memory, and go with it.
 ///
@@ -238,9 +239,5 @@ impl OpenFile for OpenDirectory {
 }
 
 /// Locks what no panic leaves half done.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests;

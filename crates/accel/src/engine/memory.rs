@@ -120,6 +120,21 @@ unsafe fn copy_asking(copy: Copy) {
     unsafe { copy_racing(source.add(lines), target.add(lines), len - lines) };
 }
 
+/// # Safety
+/// As `MemoryEngine::carry_out`, and as `copy_racing_by` for `whole`.
+#[inline(always)]
+unsafe fn carry_out_by(copy: Copy, whole: bool) {
+    let Copy { source, target, len, racing } = copy;
+    // SAFETY: the caller's conditions.
+    unsafe {
+        if racing {
+            copy_racing_by(source, target, len, whole);
+        } else {
+            copy_quiet(source, target, len);
+        }
+    }
+}
+
 /// A prefetched get whose copy is still to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prefetched(pub(crate) u32);
@@ -263,7 +278,7 @@ impl MemoryEngine {
                 prefetch_range(source.wrapping_add(AHEAD_BYTES), piece);
             }
             // SAFETY: pieces of the caller's ranges.
-            unsafe { self.carry_out(Copy { source, target, len: piece, racing }) };
+            unsafe { self.carry_out_asked(Copy { source, target, len: piece, racing }) };
         }
     }
 
@@ -291,13 +306,17 @@ impl MemoryEngine {
     #[inline(always)]
     pub(crate) unsafe fn carry_out(&self, copy: Copy) {
         // SAFETY: the caller's conditions.
-        unsafe {
-            if copy.racing {
-                copy_racing(copy.source, copy.target, copy.len);
-            } else {
-                copy_quiet(copy.source, copy.target, copy.len);
-            }
-        }
+        unsafe { carry_out_by(copy, false) };
+    }
+
+    /// Carries a copy out whose source was asked for before.
+    ///
+    /// # Safety
+    /// As `carry_out`.
+    #[inline(always)]
+    pub(crate) unsafe fn carry_out_asked(&self, copy: Copy) {
+        // SAFETY: the caller's conditions; `whole_lines` is this processor's.
+        unsafe { carry_out_by(copy, self.whole_lines) };
     }
 
     /// Prefetches the source of a copy into `buf`; `None` if all entries are taken.
@@ -395,13 +414,7 @@ impl MemoryEngine {
             let (target, len, racing) = (entry.target.get(), entry.len.get(), entry.racing.get());
             // SAFETY: `begin`'s conditions still hold: this is the one time
             // that the copy is landed, withdrawn or settled.
-            unsafe {
-                if racing {
-                    copy_racing_by(source, target, len, self.whole_lines);
-                } else {
-                    copy_quiet(source, target, len);
-                }
-            }
+            unsafe { self.carry_out_asked(Copy { source, target, len, racing }) };
         }
     }
 

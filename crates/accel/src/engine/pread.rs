@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::io::{ReadWriteFlags, preadv2, pwritev2};
 
 use super::{Done, Engine, IoOp, Kick, Wait};
+use crate::machine::lock;
 use crate::queue::Direction;
 
 /// More threads than this only queue up in the kernel.
@@ -38,11 +39,6 @@ struct Jobs {
 struct Landed {
     results: VecDeque<(u32, io::Result<usize>)>,
     kicked: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No user code runs under these locks, so a poisoned one is still whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PreadPool {

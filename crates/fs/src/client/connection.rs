@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::io;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use rustix::fd::OwnedFd;
 use super::socket::Socket;
 use crate::address::Address;
 use crate::error::{FsError, Kind};
+use crate::sync::lock;
 
 /// Longest message that is asked for, in bytes: 256 KiB of data.
 const MSIZE: u32 = (256 << 10) + 24;
@@ -364,7 +365,7 @@ impl State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Writes what the socket takes at once; the thread does the rest.

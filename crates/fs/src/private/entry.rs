@@ -10,6 +10,7 @@ use super::names::State;
 use super::pages::Pages;
 use crate::error::{FsError, Kind};
 use crate::server::{Info, seconds_now};
+use crate::sync::lock;
 use crate::unix::{DEPTH_MAX, UnixNode};
 
 pub(super) struct Entry {
@@ -118,11 +119,11 @@ impl Entry {
     }
 
     pub(super) fn name(&self) -> String {
-        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.name).clone()
     }
 
     pub(super) fn set_name(&self, name: &str) {
-        name.clone_into(&mut self.name.lock().unwrap_or_else(PoisonError::into_inner));
+        name.clone_into(&mut lock(&self.name));
     }
 
     pub(super) fn info(&self, tree: &Tree) -> Result<Info, FsError> {

@@ -1,6 +1,6 @@
 //! A file or directory that is open.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ninep::{Qid, kind};
 
@@ -8,6 +8,7 @@ use super::Tree;
 use super::entry::Entry;
 use crate::error::{FsError, Kind};
 use crate::server::{Answer, Info, OpenFile, OpenMode, now};
+use crate::sync::lock;
 use crate::unix::{Names, UnixFile};
 
 /// How the disk is read.
@@ -121,7 +122,7 @@ impl OpenFile for PrivateListing {
     }
 
     fn entries(&self, from: u64, max: usize) -> Answer<'_, Vec<Info>> {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock(&self.names);
         now(names.entries(from, max, |name| self.entry.look_at(&self.tree, name)))
     }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use super::Tree;
 use super::entry::{Entry, Own};
 use super::memory::Share;
 use crate::error::{FsError, Kind};
 use crate::server::Info;
+use crate::sync::lock;
 use crate::unix::UnixNode;
 
 /// What a changed name takes, about, besides the name itself.
@@ -59,7 +60,7 @@ impl State {
 impl Entry {
     fn state(&self, name: &str) -> Result<MutexGuard<'_, State>, FsError> {
         let names = self.names.as_ref().ok_or_else(|| FsError::new(Kind::NotDirectory, name))?;
-        Ok(names.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(lock(&names))
     }
 
     /// The directory it is in, and what was changed there.
@@ -235,8 +236,7 @@ impl Entry {
     /// Forgets what was changed in it, and gives what is there now.
     pub(super) fn forget_names(&self) -> Vec<Arc<Entry>> {
         let Some(names) = &self.names else { return Vec::new() };
-        let changed =
-            std::mem::take(&mut names.lock().unwrap_or_else(PoisonError::into_inner).changed);
+        let changed = std::mem::take(&mut lock(&names).changed);
         changed.into_values().filter_map(|changed| changed.entry).collect()
     }
 }

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Wake;
 
+use crate::sync::lock;
 use ninep::CallId;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -45,7 +46,7 @@ impl Bell {
     }
 
     fn lock(&self) -> MutexGuard<'_, Rung> {
-        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rung)
     }
 
     fn ring(&self) {

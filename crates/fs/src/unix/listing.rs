@@ -1,6 +1,6 @@
 //! A directory that is open.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use ninep::{Qid, kind};
 use rustix::fs::{FileType, RawDir};
@@ -10,6 +10,7 @@ use super::node::UnixNode;
 use super::step::told;
 use crate::error::{FsError, Kind};
 use crate::server::{Answer, Info, OpenFile, now};
+use crate::sync::lock;
 
 /// What the names of one listing may take.
 const NAMES_BYTES_MAX: usize = 64 << 20;
@@ -103,7 +104,7 @@ impl OpenFile for Listing {
     }
 
     fn entries(&self, from: u64, max: usize) -> Answer<'_, Vec<Info>> {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock(&self.names);
         now(names.entries(from, max, |name| self.node.look_at(name)))
     }
 }

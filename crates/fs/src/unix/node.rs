@@ -1,7 +1,7 @@
 //! A file or directory below the root that is served.
 
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ninep::kind;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, Statx};
@@ -17,6 +17,7 @@ use super::{Export, wstat};
 use crate::error::{FsError, Kind};
 use crate::name::checked_name;
 use crate::server::{Answer, Change, Info, Node, OpenFile, OpenMode, now};
+use crate::sync::lock;
 
 /// Directories below one another, at most: dropping the last of them drops all.
 pub(crate) const DEPTH_MAX: u32 = 1000;
@@ -323,11 +324,11 @@ impl UnixNode {
     }
 
     pub(super) fn renamed(&self, name: &str) {
-        name.clone_into(&mut self.name.lock().unwrap_or_else(PoisonError::into_inner));
+        name.clone_into(&mut lock(&self.name));
     }
 
     pub(super) fn name(&self) -> String {
-        self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.name).clone()
     }
 
     /// Its descriptor's name below `/proc/self/fd`.

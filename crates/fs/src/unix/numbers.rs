@@ -10,14 +10,15 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use ninep::{Qid, kind};
 use rustix::fs::{Statx, StatxFlags};
 
 use super::step::is_directory;
 use crate::server::seconds_now;
+use crate::sync::lock;
 
 /// Counters of writes; files share them, which changes a version too often.
 const COUNTERS: usize = 4096;
@@ -82,7 +83,7 @@ impl Numbers {
     }
 
     pub(super) fn path(&self, identity: Identity) -> u64 {
-        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removed = lock(&self.removed);
         let before = removed.get_mut(&identity).map_or(0, |removed| {
             removed.is_back = true;
             removed.count
@@ -113,7 +114,7 @@ impl Numbers {
     /// Takes note of a file that is gone.
     pub(super) fn removed(&self, identity: Identity) {
         let now = seconds_now().into();
-        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removed = lock(&self.removed);
         if removed.len() >= REMOVED_MAX {
             removed.retain(|identity, removed| removed.is_back || identity.may_return(now));
         }
