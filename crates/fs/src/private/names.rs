@@ -60,7 +60,7 @@ impl State {
 impl Entry {
     fn state(&self, name: &str) -> Result<MutexGuard<'_, State>, FsError> {
         let names = self.names.as_ref().ok_or_else(|| FsError::new(Kind::NotDirectory, name))?;
-        Ok(lock(&names))
+        Ok(lock(names))
     }
 
     /// The directory it is in, and what was changed there.
@@ -236,7 +236,7 @@ impl Entry {
     /// Forgets what was changed in it, and gives what is there now.
     pub(super) fn forget_names(&self) -> Vec<Arc<Entry>> {
         let Some(names) = &self.names else { return Vec::new() };
-        let changed = std::mem::take(&mut lock(&names).changed);
+        let changed = std::mem::take(&mut lock(names).changed);
         changed.into_values().filter_map(|changed| changed.entry).collect()
     }
 }
