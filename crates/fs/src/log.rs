@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ninep::{Qid, kind};
 
 use crate::error::{FsError, Kind};
+use crate::name::only_tree;
 use crate::server::{Answer, FileServer, Info, Node, OpenFile, OpenMode, now};
 use crate::sync::lock;
 
@@ -85,8 +86,9 @@ impl LogServer {
 }
 
 impl FileServer for LogServer {
-    fn attach<'a>(&'a self, _user: &'a str, _tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
-        now(Ok(Arc::new(Part { log: self.clone(), path: ROOT })))
+    fn attach<'a>(&'a self, _user: &'a str, tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
+        let root = || Part { log: self.clone(), path: ROOT };
+        now(only_tree(tree).map(|()| Arc::new(root()) as Arc<dyn Node>))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Names of files.
+//! Names of files, users and trees.
 
 use crate::error::{FsError, Kind};
 
@@ -21,4 +21,15 @@ pub(crate) fn checked_name(name: &str) -> Result<(), FsError> {
         return Err(FsError::because(Kind::BadName, "name", what));
     }
     Ok(())
+}
+
+/// Refuses any tree but "", the only one there is.
+pub(crate) fn only_tree(tree: &str) -> Result<(), FsError> {
+    match tree {
+        "" | "/" => Ok(()),
+        _ => {
+            let what = "no such tree; attach to \"\" and walk";
+            Err(FsError::because(Kind::NotFound, tree, what))
+        }
+    }
 }

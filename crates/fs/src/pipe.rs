@@ -15,7 +15,7 @@ use std::task::{Poll, Waker};
 use ninep::{Qid, kind};
 
 use crate::error::{FsError, Kind};
-use crate::name::checked_name;
+use crate::name::{checked_name, only_tree};
 use crate::server::{Answer, Change, FileServer, Info, Node, OpenFile, OpenMode, now};
 use crate::sync::lock;
 
@@ -136,8 +136,8 @@ impl PipeServer {
 }
 
 impl FileServer for PipeServer {
-    fn attach<'a>(&'a self, _user: &'a str, _tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
-        now(Ok(Arc::new(self.clone())))
+    fn attach<'a>(&'a self, _user: &'a str, tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
+        now(only_tree(tree).map(|()| Arc::new(self.clone()) as Arc<dyn Node>))
     }
 }
 

@@ -24,8 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::FsError;
+use crate::name::only_tree;
 use crate::server::{Answer, FileServer, Node, now};
-use crate::unix::{UnixServer, only_tree};
+use crate::unix::UnixServer;
 
 use entry::Entry;
 use memory::Memory;

@@ -16,6 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ninep::{Qid, kind};
 
 use crate::error::{FsError, Kind};
+use crate::name::only_tree;
 use crate::server::{
     Answer, FileServer, Info, Node, OpenFile, OpenMode, now, read_from, seconds_now,
 };
@@ -154,8 +155,8 @@ impl Fixed {
 }
 
 impl FileServer for Synthetic {
-    fn attach<'a>(&'a self, _user: &'a str, _tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
-        now(Ok(Arc::new(self.clone())))
+    fn attach<'a>(&'a self, _user: &'a str, tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
+        now(only_tree(tree).map(|()| Arc::new(self.clone()) as Arc<dyn Node>))
     }
 }
 

@@ -35,6 +35,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{FsError, Kind};
+use crate::name::only_tree;
 use crate::server::{Answer, FileServer, Node, now};
 
 pub(crate) use file::{END_MAX, UnixFile};
@@ -105,17 +106,6 @@ fn no_openat2(root: &str, error: Errno) -> FsError {
 impl FileServer for UnixServer {
     fn attach<'a>(&'a self, _user: &'a str, tree: &'a str) -> Answer<'a, Arc<dyn Node>> {
         now(only_tree(tree).map(|()| Arc::new(self.root.clone()) as Arc<dyn Node>))
-    }
-}
-
-/// Refuses any tree but "", the only one there is.
-pub(crate) fn only_tree(tree: &str) -> Result<(), FsError> {
-    match tree {
-        "" | "/" => Ok(()),
-        _ => {
-            let what = "no such tree; attach to \"\" and walk";
-            Err(FsError::because(Kind::NotFound, tree, what))
-        }
     }
 }
 
