@@ -1,7 +1,6 @@
 //! What every tree answers when it is served, as bytes: `conformance/cases.txt`.
 
-use std::iter::Peekable;
-use std::str::SplitWhitespace;
+use std::collections::HashMap;
 
 /// One line of a case.
 #[derive(Debug)]
@@ -21,8 +20,22 @@ pub(crate) enum Field {
     Any(usize),
     /// Of a string.
     Some,
+    /// So many bytes, and what holds of them and those that have a name.
+    Named(usize, Vec<(Named, String)>),
     Rest,
 }
+
+/// What holds of bytes and a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Named {
+    /// They have it from now on.
+    Is,
+    Same,
+    Other,
+}
+
+/// Bytes that have a name in a case.
+pub(crate) type Kept = HashMap<String, Vec<u8>>;
 
 /// A table's case: what happens on one connection.
 #[derive(Debug)]
@@ -32,34 +45,65 @@ pub(crate) struct Case {
     pub(crate) lines: Vec<(usize, Line)>,
 }
 
-/// All of the table.
-pub(crate) fn cases() -> Vec<Case> {
-    /// Name, whether without the setup, and lines.
-    type Text<'t> = (&'t str, bool, Vec<(usize, &'t str)>);
-    let mut texts: Vec<Text<'_>> = Vec::new();
-    for (number, line) in include_str!("conformance/cases.txt").lines().enumerate() {
-        let line = line.trim();
-        if line == "setup" {
-            texts.push(("", true, Vec::new()));
-        } else if let Some(name) = line.strip_prefix("case ") {
-            texts.push((name, false, Vec::new()));
-        } else if let Some(name) = line.strip_prefix("bare case ") {
-            texts.push((name, true, Vec::new()));
-        } else if !line.is_empty() && !line.starts_with('#') {
-            texts.last_mut().expect("lines stand in a case").2.push((number + 1, line));
+/// A part of the table: its first line, and the others with their numbers.
+type Block<'t> = (&'t str, Vec<(usize, &'t str)>);
+
+/// What stands in a tree's lines instead of words that begin with `$`.
+type Words<'t> = HashMap<&'t str, &'t str>;
+
+/// Those of the table that hold of a tree: `files`, or a server's name.
+pub(crate) fn cases(tree: &str) -> Vec<Case> {
+    let all = blocks(include_str!("conformance/cases.txt"));
+    let (setups, cases): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|(head, _)| head.starts_with("setup "));
+    let trees = |head: &'static str| head.split(' ').skip(1);
+    let setup = setups.iter().find(|(head, _)| trees(head).any(|one| one == tree));
+    let (_, setup) = setup.expect("a tree of the table");
+    let (lets, setup): (Vec<_>, Vec<_>) =
+        setup.iter().copied().partition(|(_, line)| line.starts_with("let "));
+    let words = lets.iter().map(|(_, line)| line[4..].split_once(' ').expect("a word's meaning"));
+    let words: Words<'_> = words.collect();
+    let cases = cases.into_iter().filter_map(|(head, lines)| {
+        let (bare, head) = head.strip_prefix("bare ").map_or((false, head), |head| (true, head));
+        let head = head.strip_prefix("case ").expect("a case");
+        let marked = head.strip_prefix('[').and_then(|head| head.split_once("] "));
+        let (marks, name) = marked.unwrap_or(("", head));
+        for mark in marks.split_terminator(' ') {
+            let mut known = setups.iter().flat_map(|(head, _)| trees(head));
+            assert!(known.any(|tree| tree == mark), "{name}: {mark} is no tree of the table");
         }
-    }
-    let setup = texts.remove(0).2;
-    let cases = texts.into_iter().map(|(name, bare, lines)| {
-        let before = if bare { &[][..] } else { &setup };
-        let lines = before.iter().chain(&lines).map(|(number, text)| (*number, line(text)));
-        Case { name: name.into(), lines: lines.collect() }
+        if !marks.is_empty() && !marks.split(' ').any(|mark| mark == tree) {
+            return None;
+        }
+        let before = setup.iter().copied().filter(|_| !bare);
+        let lines = before.chain(lines).map(|(number, text)| (number, line(text, &words)));
+        let lines = lines.collect();
+        Some(Case { name: name.into(), lines })
     });
     cases.collect()
 }
 
-fn line(text: &str) -> Line {
-    let mut words = text.split_whitespace().peekable();
+/// Lines that stand for themselves, with their numbers.
+pub(crate) fn lines(text: &str) -> Vec<(usize, Line)> {
+    let lines = text.lines().map(str::trim).enumerate().filter(|(_, text)| !text.is_empty());
+    lines.map(|(number, text)| (number + 1, line(text, &Words::new()))).collect()
+}
+
+fn blocks(text: &str) -> Vec<Block<'_>> {
+    let mut blocks: Vec<Block<'_>> = Vec::new();
+    for (number, line) in text.lines().map(str::trim).enumerate() {
+        if ["setup ", "case ", "bare case "].iter().any(|head| line.starts_with(head)) {
+            blocks.push((line, Vec::new()));
+        } else if !line.is_empty() && !line.starts_with('#') {
+            blocks.last_mut().expect("lines stand below a head").1.push((number + 1, line));
+        }
+    }
+    blocks
+}
+
+fn line(text: &str, meanings: &Words<'_>) -> Line {
+    let meant = |word| meanings.get(word).copied().unwrap_or(word);
+    let mut words = text.split_whitespace().flat_map(|word| meant(word).split(' '));
     match words.next() {
         Some(">>") => Line::Send(bytes(words)),
         Some(">") => {
@@ -76,7 +120,7 @@ fn line(text: &str) -> Line {
 }
 
 /// Type and tag.
-fn header(words: &mut Peekable<SplitWhitespace<'_>>) -> Vec<u8> {
+fn header<'t>(words: &mut impl Iterator<Item = &'t str>) -> Vec<u8> {
     const TYPES: [&str; 14] = [
         "version", "auth", "attach", "error", "flush", "walk", "open", "create", "read", "write",
         "clunk", "remove", "stat", "wstat",
@@ -120,6 +164,9 @@ fn fields(word: &str) -> Vec<Field> {
     if let Some(any) = word.strip_prefix('?') {
         return vec![Field::Any(any.parse().expect("how many"))];
     }
+    if let Some(named) = named(word) {
+        return vec![named];
+    }
     let Some((kind, value)) = word.split_once(':') else {
         assert_eq!(word, "*");
         return vec![Field::Rest];
@@ -140,7 +187,11 @@ fn fields(word: &str) -> Vec<Field> {
             behind(&(data.len() as u32).to_le_bytes(), data)
         }
         "q" => {
-            let kind = if value == "d" { 0x80 } else { 0 };
+            let kind = match value {
+                "d" => 0x80,
+                "a" => 0x40,
+                _ => 0,
+            };
             vec![Field::Bytes(vec![kind]), Field::Any(12)]
         }
         "w" => {
@@ -150,6 +201,25 @@ fn fields(word: &str) -> Vec<Field> {
         "x" => vec![Field::Bytes(from_hex(value))],
         _ => panic!("{word:?} is no field"),
     }
+}
+
+/// As `8!old>new`.
+fn named(word: &str) -> Option<Field> {
+    const MARKS: [char; 3] = ['>', '=', '!'];
+    let (len, _) = word.split_once(MARKS)?;
+    let mut rest = &word[len.len()..];
+    let (len, mut all) = (len.parse().ok()?, Vec::new());
+    while let Some(mark) = rest.chars().next() {
+        let (name, _) = rest[1..].split_once(MARKS).unwrap_or((&rest[1..], ""));
+        rest = &rest[1 + name.len()..];
+        let holds = match mark {
+            '>' => Named::Is,
+            '=' => Named::Same,
+            _ => Named::Other,
+        };
+        all.push((holds, name.to_owned()));
+    }
+    Some(Field::Named(len, all))
 }
 
 fn from_hex(text: &str) -> Vec<u8> {
@@ -198,22 +268,30 @@ fn wstat(changes: &str) -> Vec<u8> {
 }
 
 /// Whether a message, its size included, is what is awaited.
-pub(crate) fn is_awaited(message: &[u8], fields: &[Field]) -> bool {
+pub(crate) fn is_awaited(message: &[u8], fields: &[Field], kept: &mut Kept) -> bool {
     let mut rest = &message[4..];
     for field in fields {
         let len = match field {
             Field::Rest => return true,
             Field::Bytes(bytes) if !rest.starts_with(bytes) => return false,
             Field::Bytes(bytes) => bytes.len(),
-            Field::Any(len) => *len,
+            Field::Any(len) | Field::Named(len, _) => *len,
             Field::Some => match rest.first_chunk::<2>().map(|len| u16::from_le_bytes(*len)) {
                 None | Some(0) => return false,
                 Some(len) => 2 + usize::from(len),
             },
         };
-        match rest.split_at_checked(len) {
-            Some((_, behind)) => rest = behind,
-            None => return false,
+        let Some((bytes, behind)) = rest.split_at_checked(len) else { return false };
+        rest = behind;
+        let Field::Named(_, names) = field else { continue };
+        for (holds, name) in names {
+            let known = kept.get(name).map(|kept| kept == bytes);
+            match holds {
+                Named::Is => _ = kept.insert(name.clone(), bytes.to_vec()),
+                Named::Same if known.expect("a name that was given") => {}
+                Named::Other if !known.expect("a name that was given") => {}
+                Named::Same | Named::Other => return false,
+            }
         }
     }
     rest.is_empty()

@@ -13,6 +13,8 @@ use pollster::block_on;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+mod bytes;
+
 use super::*;
 use crate::server::{Change, OpenFile as _, OpenMode};
 

@@ -8,12 +8,14 @@ use ninep::{Fid, NOFID, Names, Reply, Request, Tag, mode};
 
 use super::conversation::Conversation;
 use super::*;
-use crate::conformance::{Line, cases, is_awaited};
 use crate::error::Kind;
 use crate::ram::RamServer;
 
+mod conform;
 mod many;
 mod pipe;
+
+pub(crate) use self::conform::conforms;
 
 /// Instead of a hang.
 const LATE: Duration = Duration::from_secs(30);
@@ -54,13 +56,17 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// The next message.
-    fn receive(&mut self) -> &[u8] {
+    fn try_receive(&mut self) -> std::io::Result<&[u8]> {
         let mut size = [0; 4];
-        self.stream.read_exact(&mut size).unwrap();
+        self.stream.read_exact(&mut size)?;
         self.bytes = size.to_vec();
         self.bytes.resize(u32::from_le_bytes(size) as usize, 0);
-        self.stream.read_exact(&mut self.bytes[4..]).unwrap();
-        &self.bytes
+        self.stream.read_exact(&mut self.bytes[4..])?;
+        Ok(&self.bytes)
+    }
+
+    fn receive(&mut self) -> &[u8] {
+        self.try_receive().unwrap()
     }
 
     #[track_caller]
@@ -85,106 +91,18 @@ impl<S: Read + Write> Client<S> {
         self.asks(Tag(1), open, |reply| matches!(reply, Reply::Open { .. }));
     }
 
-    /// Nothing comes but the end of the stream.
-    #[track_caller]
-    fn is_hung_up(&mut self) {
+    /// Whether nothing comes but the end of the stream.
+    fn ends(&mut self) -> bool {
         let end = self.stream.read(&mut [0; 1]);
         // What it sent may not have been read.
         let reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
-        assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(reset), "{end:?}");
+        matches!(&end, Ok(0)) || end.as_ref().is_err_and(reset)
     }
-}
 
-/// Runs the table against trees that `tree` makes, each of which has an empty
-/// root that `u` may write to: without a stream, and over a socket.
-#[track_caller]
-pub(crate) fn conforms(tree: impl Fn() -> Arc<dyn FileServer>) {
-    conforms_without_a_stream(&tree);
-    conforms_over_a_socket(&tree);
-}
-
-#[track_caller]
-fn conforms_without_a_stream(tree: impl Fn() -> Arc<dyn FileServer>) {
-    for case in cases() {
-        let bell = Bell::new().unwrap();
-        let mut conversation = Conversation::new(tree(), ninep::Limits::default(), &bell);
-        let (mut sent, mut hung_up) = (Vec::new(), false);
-        for (number, line) in &case.lines {
-            match line {
-                Line::Send(frame) => {
-                    let fits = conversation.session().frame(frame).is_ok();
-                    hung_up = !fits || conversation.take(frame).is_err();
-                }
-                Line::HangUp => assert!(hung_up, "{}, line {number}", case.name),
-                Line::Await(fields) => {
-                    while conversation.replies.bytes() == 0 && conversation.is_waiting() {
-                        let mut fds = [PollFd::new(&bell, PollFlags::IN)];
-                        assert!(poll_until(&mut fds, Some(Instant::now() + LATE)).unwrap());
-                        conversation.woken(bell.answer().calls);
-                    }
-                    let new: Vec<u8> = conversation
-                        .replies
-                        .slices()
-                        .iter()
-                        .flat_map(|part| part.to_vec())
-                        .collect();
-                    conversation.replies.sent(new.len());
-                    sent.extend(new);
-                    let len = ninep::frame_bytes(&sent).unwrap_or(0);
-                    assert!(len > 0, "{}, line {number}: no reply", case.name);
-                    let reply: Vec<_> = sent.drain(..len).collect();
-                    let awaited = is_awaited(&reply, fields);
-                    assert!(
-                        awaited,
-                        "{}, line {number}: {reply:02x?}, not {fields:02x?}",
-                        case.name
-                    );
-                }
-            }
-        }
-        assert!(sent.is_empty(), "{}: {sent:02x?}", case.name);
-        assert!(!conversation.is_waiting() && conversation.replies.bytes() == 0, "{}", case.name);
+    #[track_caller]
+    fn is_hung_up(&mut self) {
+        assert!(self.ends());
     }
-}
-
-#[track_caller]
-fn conforms_over_a_socket(tree: impl Fn() -> Arc<dyn FileServer>) {
-    for case in cases() {
-        let (stream, _connection) = Connection::pair(tree(), ServeOptions::default()).unwrap();
-        let mut client = Client::of(stream);
-        let mut over = false;
-        for (number, line) in &case.lines {
-            match line {
-                Line::Send(frame) => client.stream.write_all(frame).unwrap(),
-                Line::HangUp => {
-                    client.is_hung_up();
-                    over = true;
-                }
-                Line::Await(fields) => {
-                    let reply = client.receive();
-                    let awaited = is_awaited(reply, fields);
-                    assert!(
-                        awaited,
-                        "{}, line {number}: {reply:02x?}, not {fields:02x?}",
-                        case.name
-                    );
-                }
-            }
-        }
-        // Nothing else has come when this is answered.
-        if !over {
-            client.send(Tag(999), Request::Flush { oldtag: Tag(998) });
-            let reply = client.receive();
-            assert_eq!(ninep::frame_tag(reply), Some(Tag(999)), "{}: {reply:02x?}", case.name);
-        }
-    }
-}
-
-#[test]
-fn files_in_memory_conform() {
-    let cases = cases();
-    assert!(cases.len() >= 60, "{}", cases.len());
-    conforms(ram);
 }
 
 #[test]

@@ -121,6 +121,6 @@ fn what_is_answered_by_9p_is_what_the_table_says() {
         kept.borrow_mut().push(dir);
         path
     };
-    conforms(|| Arc::new(UnixServer::new(&folder(), false).unwrap()));
-    conforms(|| Arc::new(PrivateServer::new(&folder(), 64 << 20).unwrap()));
+    conforms("files", || Arc::new(UnixServer::new(&folder(), false).unwrap()));
+    conforms("files", || Arc::new(PrivateServer::new(&folder(), 64 << 20).unwrap()));
 }

@@ -159,17 +159,6 @@ fn a_read_that_was_woken_for_nothing_is_woken_again() {
 }
 
 #[test]
-fn a_tag_in_flight_is_not_used_again() {
-    let (mut client, _connection, tree) = opened();
-    client.send(Tag(5), READ);
-    let in_use = |reply: &Reply<'_>| matches!(reply, Reply::Error { .. });
-    client.asks(Tag(5), READ, in_use);
-    client.asks(Tag(5), Request::Flush { oldtag: Tag(5) }, in_use);
-    tree.write(b"abc");
-    assert_eq!(Reply::decode(client.receive()), Ok((Tag(5), Reply::Read { data: b"abc" })));
-}
-
-#[test]
 fn a_flushed_read_takes_nothing_and_its_tag_is_free() {
     let (mut client, _connection, tree) = opened();
     client.send(Tag(5), READ);
@@ -204,13 +193,4 @@ fn what_waits_is_called_off_by_a_version_and_when_the_client_leaves() {
         std::thread::yield_now();
     }
     assert_eq!(tree.waiting.load(SeqCst), 0);
-}
-
-#[test]
-fn a_clunk_does_not_stop_a_read() {
-    let (mut client, _connection, tree) = opened();
-    client.send(Tag(5), READ);
-    client.asks(Tag(6), Request::Clunk { fid: 1 }, |reply| *reply == Reply::Clunk);
-    tree.write(b"abc");
-    assert_eq!(Reply::decode(client.receive()), Ok((Tag(5), Reply::Read { data: b"abc" })));
 }
