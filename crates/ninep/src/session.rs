@@ -178,6 +178,8 @@ struct InFlight {
 ///
 /// Calls end in any order. A flush, and a version in mid-session, are answered
 /// at once, since the calls they stop are called off before that goes out.
+/// A tag that is used again while its call is in flight is refused by an error
+/// with that tag; the call goes on.
 #[derive(Debug)]
 pub struct Session<N, O> {
     limits: Limits,
