@@ -217,8 +217,10 @@ impl Tree {
 }
 
 /// A server's error, with what to do about it.
-fn told(error: &FsError) -> anyhow::Error {
+pub(crate) fn told(error: &FsError) -> anyhow::Error {
     let cure = match error.kind() {
+        // It says itself.
+        _ if error.to_string().contains("; ") => return anyhow::anyhow!("{error}"),
         Kind::NotFound => "see 'cellway fs ls'",
         Kind::Permission => {
             "see its mode with 'cellway fs stat', or whether it is served read only"
@@ -228,7 +230,6 @@ fn told(error: &FsError) -> anyhow::Error {
         Kind::IsDirectory => "name a file in it",
         Kind::NotEmpty => "remove what is in it first",
         Kind::NoSpace => "make room on the server's disk",
-        // It says itself.
         Kind::Closed => return anyhow::anyhow!("{error}"),
         _ => "ask who runs the server if that is not plain",
     };

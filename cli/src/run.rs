@@ -19,7 +19,7 @@ use cellway::fs;
 use cellway::kernels::{
     Aes128Ecb, Aes256Ctr, Blake3, Crc32c, Entry, Finish, Histogram, Identity, LinReg, Report as _,
 };
-use cellway::storage::{self, Input, Output};
+use cellway::storage::Input;
 use cellway::stream::{
     self, Begun, Chain, Direct, Journal, Outcome, Pipeline, Plan, Progress, Scheme, Stats, Trace,
     Transform,
@@ -29,8 +29,7 @@ use cellway_bench::Format;
 use cellway_bench::args::parse_bytes;
 use clap::Args;
 use clap::builder::{
-    OsStringValueParser, PossibleValuesParser, RangedI64ValueParser, TypedValueParser as _,
-    ValueParser,
+    PossibleValuesParser, RangedI64ValueParser, TypedValueParser as _, ValueParser,
 };
 
 use crate::exit::{self, Exit, Usage};
@@ -38,7 +37,7 @@ use crate::size::Size;
 use crate::stdout::Stdout;
 use journal::JournalArgs;
 use kernels::{Kernels, KernelsParser};
-use names::{Drained, Fed};
+use names::{Beside, Drained, Fed};
 use parameters::Parameters;
 use stats::{Files, StatsFile, StatsJson};
 use window::Window;
@@ -57,13 +56,14 @@ pub(crate) struct RunArgs {
     kernel: Kernels,
     /// Files, devices or pipes to read; `-` is standard input. For a transform or
     /// rewrite without --out-dir: INPUT and OUTPUT, where `-` is standard output.
-    /// Names of file servers too: #U/PATH, #n/tcp!HOST!PORT/PATH, a pipe #p/NAME
-    #[arg(required = true, value_name = "INPUT", value_parser = OsStringValueParser::new().try_map(names::parse))]
+    /// Names of file servers too, as for --key-file, --stats and --trace: #U/PATH,
+    /// #n/tcp!HOST!PORT/PATH, a pipe #p/NAME
+    #[arg(required = true, value_name = "INPUT", value_parser = names::any())]
     files: Vec<PathBuf>,
     /// Write the output for each INPUT to DIR, which is made if it is missing,
     /// under the INPUT's name; for a file found in a directory under the path
-    /// from there
-    #[arg(long, value_name = "DIR")]
+    /// from there. DIR is on this machine, #U/PATH or PATH
+    #[arg(long, value_name = "DIR", value_parser = names::local())]
     out_dir: Option<PathBuf>,
     /// Read all files in an INPUT that is a directory, and below, sorted by the
     /// bytes of their paths; links and devices in it are passed over
@@ -82,11 +82,11 @@ pub(crate) struct RunArgs {
     format: Format,
     /// Write statistics as JSON to FILE, which is replaced; `-` is standard
     /// output
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = names::any())]
     stats: Option<PathBuf>,
     /// Write what ran when to FILE, which is replaced: Chrome trace events, to be
     /// opened in ui.perfetto.dev
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = names::any())]
     trace: Option<PathBuf>,
     /// Let others look into the run at unix:PATH or tcp:HOST:PORT, by 9P2000 or
     /// `cellway fs`. By unix:PATH, whose mode is 0600: /job/0 has its progress and
@@ -191,10 +191,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         "crc32c" => run.reduce(Crc32c::new()),
         "histogram" => run.reduce(Histogram),
         "linreg" => run.reduce(LinReg::new(parameters.pair_type()?)),
-        "replace" => run.write(args.transforms(first)?, parameters.replace()?),
+        "replace" => run.write(run.transforms(first)?, parameters.replace()?),
         "wordcount" => run.reduce(parameters.word_count()),
         _ => {
-            let mut transforms = args.transforms(args.kernel.all())?;
+            let mut transforms = run.transforms(args.kernel.all())?;
             let last = transforms.pop().expect("a run has a last kernel");
             run.write(transforms, last)
         }
@@ -202,10 +202,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 /// What the positional arguments stand for.
-#[derive(Clone, Copy)]
 pub(crate) struct Places<'a> {
     /// At least one.
-    inputs: &'a [PathBuf],
+    inputs: Vec<PathBuf>,
     output: Option<&'a Path>,
 }
 
@@ -223,7 +222,7 @@ fn is_stdout(path: &Path) -> bool {
 
 /// What is read under a name.
 fn source(path: &Path) -> &Path {
-    if path == Path::new("-") { Path::new("/dev/stdin") } else { path }
+    if path == Path::new("-") { Path::new("/dev/stdin") } else { names::read_only(path) }
 }
 
 impl RunArgs {
@@ -243,7 +242,7 @@ impl RunArgs {
             };
             return wrong(format!("{} {why}; let it come last", ends.name));
         }
-        let places = match (self.kernel.last.effect, &self.out_dir, &self.files[..]) {
+        let (inputs, output) = match (self.kernel.last.effect, &self.out_dir, &self.files[..]) {
             (Effect::Reduce, Some(_), _) => {
                 return wrong(format!(
                     "{name} takes no --out-dir, its result goes to standard output; write > FILE"
@@ -260,10 +259,12 @@ impl RunArgs {
                 ));
             }
             (Effect::Transform | Effect::Rewrite, None, [input, output]) => {
-                Places { inputs: std::slice::from_ref(input), output: Some(output) }
+                (std::slice::from_ref(input), Some(&**output))
             }
-            _ => Places { inputs: &self.files, output: None },
+            _ => (&self.files[..], None),
         };
+        let inputs = inputs.iter().map(|input| names::read_only(input).to_owned()).collect();
+        let places = Places { inputs, output };
         if places.output.is_some_and(is_stdout) && self.stats_on_stdout() {
             return wrong(
                 "output and statistics cannot both go to standard output; give --stats a FILE"
@@ -278,9 +279,16 @@ impl RunArgs {
                     .into(),
             );
         }
-        let (is_many, has_journal) = (self.is_many(&places), self.journal.file().is_some());
-        let is_served = matches!(self.serve, Some(fs::Address::Unix(_)));
-        names::check(places.inputs, places.output, is_many, has_journal, is_served)?;
+        let given = names::Given {
+            inputs: &places.inputs,
+            key: self.parameters.key_file(),
+            output: places.output,
+            beside: [self.stats.as_deref(), self.trace.as_deref()],
+            is_many: self.is_many(&places),
+            has_journal: self.journal.file().is_some(),
+            is_served: matches!(self.serve, Some(fs::Address::Unix(_))),
+        };
+        given.check()?;
         self.check_files(&places)?;
         Ok(places)
     }
@@ -321,7 +329,7 @@ impl RunArgs {
             (Some(output), "OUTPUT", key, "key file"),
         ]) {
             if let (Some(written), Some(kept)) = (written, kept)
-                && storage::same_file(written, kept)
+                && names::is_same(written, kept)
             {
                 return Err(would_replace(by, what));
             }
@@ -333,12 +341,22 @@ impl RunArgs {
         let asked = self.stats.as_deref().is_some_and(is_stdout);
         asked || (self.kernel.last.effect.writes() && self.format == Format::Json)
     }
+}
 
+/// A run whose arguments fit together.
+struct Run<'a> {
+    args: &'a RunArgs,
+    places: Places<'a>,
+    window: Window,
+}
+
+impl Run<'_> {
     /// The transforms of `entries`; a key file is read once.
     fn transforms(
         &self,
         entries: impl Iterator<Item = &'static Entry>,
     ) -> anyhow::Result<Vec<Transform>> {
+        let parameters = &self.args.parameters;
         let mut ctr: Option<Aes256Ctr> = None;
         let mut make = |entry: &Entry| -> anyhow::Result<Transform> {
             Ok(match entry.name {
@@ -346,7 +364,7 @@ impl RunArgs {
                 "aes256-ctr" => Box::new(match &ctr {
                     Some(known) => known.clone(),
                     None => {
-                        let (key, iv) = (self.parameters.key()?, self.parameters.iv()?);
+                        let (key, iv) = (parameters.key(&self.window.files)?, parameters.iv()?);
                         ctr.insert(Aes256Ctr::new(&key, iv)).clone()
                     }
                 }),
@@ -358,16 +376,7 @@ impl RunArgs {
         };
         entries.map(&mut make).collect()
     }
-}
 
-/// A run whose arguments fit together.
-struct Run<'a> {
-    args: &'a RunArgs,
-    places: Places<'a>,
-    window: Window,
-}
-
-impl Run<'_> {
     /// Runs a kernel that has an output, after `first`.
     fn write<K: Kernel>(&self, first: Vec<Transform>, last: K) -> anyhow::Result<()> {
         let kernel = Chain::new(first, last)?;
@@ -410,7 +419,7 @@ impl Run<'_> {
     }
 
     fn reduce<K: Finish>(&self, last: K) -> anyhow::Result<()> {
-        let first = self.args.transforms(self.args.kernel.first.iter().copied())?;
+        let first = self.transforms(self.args.kernel.first.iter().copied())?;
         let kernel = Chain::new(first, last)?;
         let reduced = if self.args.is_many(&self.places) {
             self.reduce_many(&kernel)?
@@ -451,7 +460,7 @@ impl Run<'_> {
 
     fn open_stats(&self) -> anyhow::Result<Option<StatsFile>> {
         let file = self.args.stats.as_deref().filter(|path| !is_stdout(path));
-        file.map(StatsFile::create).transpose()
+        file.map(|path| StatsFile::create(&self.window, path)).transpose()
     }
 
     fn begin<K: Kernel>(
@@ -498,7 +507,8 @@ impl Run<'_> {
         len_bytes: Option<u64>,
         work: impl FnOnce(&Progress) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let file = self.args.trace.as_deref().map(trace_file).transpose()?;
+        let file = self.args.trace.as_deref().map(|path| Beside::create(&self.window, path));
+        let file = file.transpose()?;
         let progress = match &file {
             Some(file) => Progress::traced(Trace::new(file.sequential())),
             None => Progress::default(),
@@ -510,8 +520,7 @@ impl Run<'_> {
         self.window.end(&done);
         if let (Some(trace), Some(file)) = (progress.trace(), file) {
             // Of a run that failed too: it shows how far it got.
-            trace.finish()?;
-            file.commit(false)?;
+            file.commit(trace.finish())?;
         }
         done
     }
@@ -545,12 +554,6 @@ struct Reduced<P> {
     files: Files,
     stats_file: Option<StatsFile>,
     journal: Option<Journal>,
-}
-
-/// The file a trace goes to, opened before the run; it appears at its end.
-fn trace_file(path: &Path) -> anyhow::Result<Output> {
-    let options = storage::Options { force: true, len_bytes: None };
-    Ok(Output::create(path, &options)?)
 }
 
 fn tell_layout(kernel: &str, plan: &Plan) {

@@ -7,6 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+/// Whether all must be run, and nothing skipped.
+pub(crate) fn is_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|ci| ci == "true")
+}
+
 /// What the steps of a run told.
 #[derive(Default)]
 pub(crate) struct Report {
@@ -54,7 +59,7 @@ impl Report {
         for skip in &self.skipped {
             println!("SKIP {skip}");
         }
-        if !self.skipped.is_empty() && std::env::var_os("CI").is_some_and(|ci| ci == "true") {
+        if !self.skipped.is_empty() && is_ci() {
             bail!("{} things were skipped, and with CI=true nothing may be", self.skipped.len());
         }
         Ok(())

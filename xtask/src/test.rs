@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::bench::EXPERIMENTS;
 use crate::peers;
-use crate::step::Report;
+use crate::step::{Report, is_ci};
 use crate::valgrind;
 use crate::workspace::cargo;
 
@@ -19,12 +19,20 @@ const SMOKE: &[(&str, &[&str])] = &[
     ("factors", &["60"]),
 ];
 
+/// How much some tests do with CI=true: elsewhere a part will do. Whoever sets these is heeded.
+const IN_FULL: &[(&str, &str)] =
+    &[("CELLWAY_BIG_FILES", "1"), ("CELLWAY_MESSAGES", "1000000"), ("CELLWAY_RACE_SECONDS", "60")];
+
 /// Runs all of it; the first step that fails ends the run.
 pub(crate) fn run() -> Result<()> {
     let mut report = Report::default();
     peers::prepare(&mut report);
     let mut tests = cargo(&["test", "--workspace", "--no-fail-fast"]);
     tests.args(["--", "--show-output"]);
+    let unset = |(name, _): &&(&str, &str)| std::env::var_os(name).is_none();
+    if is_ci() {
+        tests.envs(IN_FULL.iter().filter(unset).copied());
+    }
     report.run("cargo test --workspace", tests)?;
     report.run("the fuzz targets compile", fuzz_targets())?;
     for (package, arguments) in SMOKE {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cellway::stream::{Journal, JournalErrorKind, Keep, StreamError};
 use clap::Args;
 
+use super::names;
 use crate::exit::Usage;
 use crate::signals;
 
@@ -15,12 +16,13 @@ pub(super) struct JournalArgs {
     /// Record in FILE what is done, so that after a crash, a failure or a signal
     /// the same command with --resume FILE goes on; FILE is removed once the run
     /// is complete. Till then OUTPUT, or that of a large INPUT of many, is a hidden
-    /// file beside it, and what a wordcount has found a hidden folder beside FILE
-    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    /// file beside it, and what a wordcount has found a hidden folder beside FILE,
+    /// which is on this machine, #U/PATH or PATH
+    #[arg(long, value_name = "FILE", conflicts_with = "resume", value_parser = names::local())]
     journal: Option<PathBuf>,
     /// Go on with the run recorded in FILE: the same kernel, parameters, INPUTs,
     /// none of them changed, and OUTPUT or --out-dir
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = names::local())]
     resume: Option<PathBuf>,
     /// Least seconds between two records, which become up to 16 times as many where
     /// recording takes long [default: 2]

@@ -69,7 +69,7 @@ impl Run<'_> {
     }
 
     fn list(&self) -> anyhow::Result<Vec<Listed>> {
-        let inputs = storage::list(self.places.inputs, self.args.recursive)?;
+        let inputs = storage::list(&self.places.inputs, self.args.recursive)?;
         // Of those asked for by name it was checked before.
         for (file, by, _) in self.files_beside() {
             if let Some(file) = file.metadata().ok().filter(|file| file.is_file())

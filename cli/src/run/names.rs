@@ -1,13 +1,14 @@
-//! INPUT and OUTPUT that are files of a file server: `#p/pipe`, `#n/HOST/file`.
+//! Files of a run that are a file server's: `#p/pipe`, `#n/HOST/file`.
 //!
-//! `#U` are the system's files, so its names are paths. Others are streamed: a
-//! thread moves bytes between the file's calls and a pipe that the run reads or
+//! `#U` and, to read, `#R` are the system's files, so their names are paths. Others are
+//! streamed: a thread moves bytes between the file's calls and a pipe that the run reads or
 //! writes. What it ran into is told before a result is, or an output keeps its name.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,71 +16,134 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context as _;
 use cellway::fs::{self, Change, Files, FsError, Kind, OpenMode, PipeWatch, wait};
-use cellway::storage::{self, Input};
+use cellway::storage::{self, Input, InputError, Output, OutputError, SequentialWriter};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::window::Window;
 use crate::exit::Usage;
+use crate::fs::told;
 
 /// Moved at once.
 const MOVED_BYTES: usize = 1 << 20;
+
 /// A path of the command line: the names of `#U` are those of the system.
-pub(super) fn parse(text: OsString) -> Result<PathBuf, String> {
-    match text.to_str().and_then(|text| text.strip_prefix("#U")) {
-        Some("") => Err("#U is the root of the system's files; name one: #U/PATH".into()),
-        Some(path) if path.starts_with('/') => Ok(path.into()),
-        Some(_) => Err(
-            "after #U comes a /, as in #U/home/ann/data; a file whose name begins with # is ./#.."
-                .into(),
-        ),
-        None => Ok(text.into()),
+pub(super) fn any() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(parse)
+}
+
+/// A path of what is locked, renamed and brought to the disk, as only the system's files are.
+pub(super) fn local() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(parse_local)
+}
+
+fn parse(text: OsString) -> Result<PathBuf, String> {
+    const PLAIN: &str = "a file whose name begins with # is ./#..";
+    let bytes = text.as_bytes();
+    let Some(server) = ["#U", "#R"].into_iter().find(|name| bytes.starts_with(name.as_bytes()))
+    else {
+        return match (bytes, text.to_str()) {
+            ([b'#', ..], None) => Err(format!("names of servers are text, UTF-8; {PLAIN}")),
+            _ => Ok(text.into()),
+        };
+    };
+    match bytes.get(server.len()..).unwrap_or_default() {
+        [] => Err(format!("{server} is the root of the system's files; name one: {server}/PATH")),
+        [b'/', ..] if server == "#R" => Ok(text.into()),
+        path @ [b'/', ..] => Ok(OsStr::from_bytes(path).into()),
+        _ => Err(format!("after {server} comes a /, as in {server}/home/ann/data; {PLAIN}")),
     }
+}
+
+fn parse_local(text: OsString) -> Result<PathBuf, String> {
+    let path = parse(text)?;
+    if is_named(&path) {
+        return Err("file servers promise no lock, nor that what is written survives a power \
+                    loss; give a path of this machine (#U/PATH is PATH), or ./#.. for a name \
+                    that begins with #"
+            .into());
+    }
+    Ok(path)
 }
 
 /// Whether a path is the name of a server's file.
-pub(super) fn is_named(path: &Path) -> bool {
-    name(path).is_some()
+fn is_named(path: &Path) -> bool {
+    path.as_os_str().as_bytes().starts_with(b"#")
 }
 
 fn name(path: &Path) -> Option<&str> {
-    path.to_str().filter(|text| text.starts_with('#'))
+    path.to_str().filter(|_| is_named(path))
 }
 
-/// Whether a run with these, alone or not, and a journal or not, can be.
-pub(super) fn check(
-    inputs: &[PathBuf],
-    output: Option<&Path>,
-    is_many: bool,
-    has_journal: bool,
-    is_served: bool,
-) -> Result<(), Usage> {
-    let mut named = inputs.iter().map(PathBuf::as_path).chain(output).filter(|path| is_named(path));
-    if let (Some(path), true) = (named.clone().next(), is_many) {
-        let what = "cannot be one of several INPUTs, nor of those for --out-dir; give it alone";
-        return Err(Usage(format!("{} {what}", path.display())));
+/// Whether one of two would take the place of the other.
+pub(super) fn is_same(written: &Path, kept: &Path) -> bool {
+    match is_named(written) || is_named(kept) {
+        true => written == kept,
+        false => storage::same_file(written, kept),
     }
-    if let (Some(path), true) = (named.next(), has_journal) {
-        let what = "cannot be gone on with; a run with a journal takes files";
-        return Err(Usage(format!("{} {what}", path.display())));
+}
+
+/// What is read by a path: nothing is changed by that, so those of `#R` are the system's.
+pub(super) fn read_only(path: &Path) -> &Path {
+    match path.as_os_str().as_bytes().strip_prefix(b"#R") {
+        Some(path @ [b'/', ..]) => Path::new(OsStr::from_bytes(path)),
+        _ => path,
     }
-    let gone = output
-        .and_then(name)
-        .filter(|name| ["#R", "#r"].iter().any(|server| name.split('/').next() == Some(server)));
-    if let Some(name) = gone {
-        let what =
-            "would be gone with the run; write to a file, a pipe (#p) or another machine (#n)";
-        return Err(Usage(format!("{name} {what}")));
+}
+
+/// The files of a run, and what it is like.
+pub(super) struct Given<'a> {
+    pub(super) inputs: &'a [PathBuf],
+    pub(super) key: Option<&'a Path>,
+    pub(super) output: Option<&'a Path>,
+    /// Statistics and trace.
+    pub(super) beside: [Option<&'a Path>; 2],
+    pub(super) is_many: bool,
+    pub(super) has_journal: bool,
+    pub(super) is_served: bool,
+}
+
+impl Given<'_> {
+    /// Whether such a run can be.
+    pub(super) fn check(&self) -> Result<(), Usage> {
+        let inputs = || self.inputs.iter().map(PathBuf::as_path);
+        if let Some(name) = inputs().chain(self.output).find_map(name) {
+            let what = match (self.is_many, self.has_journal) {
+                (true, _) => {
+                    "comes by a server, and several INPUTs, or those for --out-dir, are paths \
+                    that are opened in their turn; give it alone"
+                }
+                (_, true) => "cannot be gone on with; a run with a journal takes files",
+                _ => return self.check_servers(),
+            };
+            return Err(Usage(format!("{name} {what}")));
+        }
+        self.check_servers()
     }
-    if let (Some(pipe), [input]) = (output.and_then(pipe_name), inputs)
-        && pipe_name(input) == Some(pipe)
-    {
-        return Err(Usage(format!("#p/{pipe} cannot be both INPUT and OUTPUT; name another")));
+
+    fn check_servers(&self) -> Result<(), Usage> {
+        let read = self.inputs.iter().map(PathBuf::as_path).chain(self.key);
+        let written = || self.output.into_iter().chain(self.beside.into_iter().flatten());
+        let is_gone =
+            |name: &&str| ["#R", "#r"].iter().any(|server| name.split('/').next() == Some(server));
+        if let Some(name) = written().filter_map(name).find(is_gone) {
+            let what =
+                "would be gone with the run; write to a file, a pipe (#p) or another machine (#n)";
+            return Err(Usage(format!("{name} {what}")));
+        }
+        let mut pipes: Vec<_> = read.chain(written()).filter_map(pipe_name).collect();
+        if let (Some(name), false) = (pipes.first(), self.is_served) {
+            let what =
+                "is a pipe of this run, and nobody is at its other end; give --serve unix:PATH";
+            return Err(Usage(format!("#p/{name} {what}, and use it by `cellway fs`")));
+        }
+        pipes.sort_unstable();
+        let twice = pipes.windows(2).find(|two| two.first() == two.last());
+        if let Some(name) = twice.and_then(<[_]>::first) {
+            let what = "is asked for twice, and a pipe has one use; name another";
+            return Err(Usage(format!("#p/{name} {what}")));
+        }
+        Ok(())
     }
-    let mut pipes = inputs.iter().map(PathBuf::as_path).chain(output).filter_map(pipe_name);
-    if let (Some(name), false) = (pipes.next(), is_served) {
-        let what = "is a pipe of this run, and nobody is at its other end; give --serve unix:PATH";
-        return Err(Usage(format!("#p/{name} {what}, and use it by `cellway fs`")));
-    }
-    Ok(())
 }
 
 /// The name of a pipe of this run.
@@ -93,20 +157,41 @@ pub(super) struct Fed {
     feed: Option<JoinHandle<Result<(), FsError>>>,
 }
 
+/// A server's file that is read; `None` if `path` is no server's name.
+fn open<'p>(files: &Files, path: &'p Path) -> anyhow::Result<Option<(&'p str, fs::File)>> {
+    let Some(name) = name(path) else { return Ok(None) };
+    let opened = match pipe_name(path) {
+        // Somebody outside may have made it already.
+        Some(_) => made_or_there(files, name, OpenMode::READ),
+        None => wait(files.open(name, OpenMode::READ)),
+    };
+    Ok(Some((name, opened.map_err(|error| told(&error))?)))
+}
+
+/// What a file begins with, all of it if that is no more than `max` bytes, and its name.
+pub(super) fn read(files: &Files, path: &Path, max: usize) -> anyhow::Result<(String, Vec<u8>)> {
+    let path = read_only(path);
+    let Some((name, mut file)) = open(files, path)? else {
+        let (input, mut content) = (Input::open(path)?, Vec::new());
+        let read = input.file().as_ref().take(max as u64).read_to_end(&mut content);
+        read.map_err(|error| InputError::read(input.name(), 0, &error))?;
+        return Ok((input.name().to_owned(), content));
+    };
+    let (mut content, mut len) = (vec![0; max], 0);
+    while let Some(rest @ [_, ..]) = content.get_mut(len..) {
+        match wait(file.read(rest)).map_err(|error| told(&error))? {
+            0 => break,
+            read => len += read,
+        }
+    }
+    content.truncate(len);
+    Ok((name.to_owned(), content))
+}
+
 impl Fed {
     pub(super) fn open(files: &Files, path: &Path) -> anyhow::Result<Self> {
-        let Some(name) = name(path) else {
+        let Some((name, file)) = open(files, path)? else {
             return Ok(Self { input: Input::open(path)?, feed: None });
-        };
-        if let Some(path) = name.strip_prefix("#R/") {
-            // Nothing is changed by reading it.
-            let input = Input::open(&Path::new("/").join(path))?;
-            return Ok(Self { input, feed: None });
-        }
-        let file = match pipe_name(path) {
-            // Somebody outside may have made it already.
-            Some(_) => made_or_there(files, name, OpenMode::READ)?,
-            None => wait(files.open(name, OpenMode::READ))?,
         };
         let (reader, writer) = pipe()?;
         let input = Input::stream(name, File::from(OwnedFd::from(reader)))?;
@@ -122,7 +207,7 @@ impl Fed {
 
     /// The input was read to its end: whether that was the end of the file, too.
     pub(super) fn end(self) -> anyhow::Result<()> {
-        self.feed.map_or(Ok(()), |thread| Ok(joined(thread)?))
+        self.feed.map_or(Ok(()), |thread| joined(thread).map_err(|error| told(&error)))
     }
 }
 
@@ -185,7 +270,7 @@ impl Drained {
     /// All is written, and no output open any more.
     pub(super) fn commit(mut self) -> anyhow::Result<()> {
         self.is_whole.store(true, Ordering::SeqCst);
-        self.end()?;
+        self.end().map_err(|error| told(&error))?;
         // Who reads a pipe of this run needs it until the end.
         Ok(self.pipe.take().map_or(Ok(()), |pipe| wait(pipe.finished()))?)
     }
@@ -212,6 +297,38 @@ impl Drop for Drained {
     }
 }
 
+/// Statistics or a trace: opened before the run, so that a wrong name shows early, it
+/// appears whole at the end and replaces what had its name.
+pub(super) struct Beside {
+    file: Output,
+    drained: Option<Drained>,
+}
+
+impl Beside {
+    pub(super) fn create(window: &Window, path: &Path) -> anyhow::Result<Self> {
+        let drained = Drained::create(window, path, true, false)?;
+        let options = storage::Options { force: true, len_bytes: None };
+        let file = Output::create(drained.as_ref().map_or(path, Drained::path), &options)?;
+        Ok(Self { file, drained })
+    }
+
+    pub(super) fn sequential(&self) -> SequentialWriter {
+        self.file.sequential()
+    }
+
+    /// It was written, and nobody writes to it any more: `written` says how that went.
+    pub(super) fn commit(self, written: Result<(), OutputError>) -> anyhow::Result<()> {
+        let Self { file, drained } = self;
+        match (written.and_then(|()| file.commit(false)), drained) {
+            (Ok(()), Some(drained)) => drained.commit(),
+            (Err(error), Some(drained)) => {
+                Err(drained.abandon().map_or(error.into(), |error| told(&error)))
+            }
+            (done, None) => Ok(done?),
+        }
+    }
+}
+
 /// A file to write to; one of another machine is a part of itself until it is whole.
 fn create(files: &Files, name: &str, force: bool) -> anyhow::Result<(fs::File, Option<Part>)> {
     if name.starts_with("#n/") {
@@ -219,7 +336,7 @@ fn create(files: &Files, name: &str, force: bool) -> anyhow::Result<(fs::File, O
         return Ok((file, Some(part)));
     }
     // A pipe or a log is written straight, as those of the system are.
-    Ok((made_or_there(files, name, OpenMode::WRITE)?, None))
+    Ok((made_or_there(files, name, OpenMode::WRITE).map_err(|error| told(&error))?, None))
 }
 
 /// Makes a file, or opens one that is there.
@@ -255,7 +372,8 @@ impl Part {
             storage::hidden_name(own.as_ref()).to_string_lossy().into_owned()
         };
         let (hidden, old) = (format!("{above}/{}", hide("")), hide("old."));
-        let file = wait(files.create_new(&hidden, 0o644, OpenMode::WRITE))?;
+        let file = wait(files.create_new(&hidden, 0o644, OpenMode::WRITE))
+            .map_err(|error| told(&error.named(name)))?;
         let (name, last) = (name.to_owned(), last.to_owned());
         Ok((file, Self { files: files.clone(), hidden, name, last, old, force }))
     }

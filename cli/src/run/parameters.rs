@@ -3,19 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use cellway::fs::Files;
 use cellway::kernels::{
     CATALOGUE, Count, Counted, Entry, Iv128, Key256, PairType, Parameter, Pattern, Replace,
     WordCount,
 };
-use cellway::storage::{Input, InputError};
 use cellway_bench::args::parse_bytes;
 use clap::Args;
 
+use super::names;
 use crate::exit::Usage;
 use crate::size::Size;
 
 /// A key file of either form fits into this; more is not read.
-const KEY_FILE_BYTES_MAX: u64 = 4096;
+const KEY_FILE_BYTES_MAX: usize = 4096;
 
 /// So far units read past their ends, at most.
 const MAX_RECORD_BYTES: u64 = 1 << 30;
@@ -23,7 +24,7 @@ const MAX_RECORD_BYTES: u64 = 1 << 30;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Kernel parameters")]
 pub(super) struct Parameters {
-    #[arg(long, value_name = "FILE", help = help("key-file"))]
+    #[arg(long, value_name = "FILE", help = help("key-file"), value_parser = names::any())]
     key_file: Option<PathBuf>,
     #[arg(long, value_name = "HEX", value_parser = Iv128::parse, help = help("iv"))]
     iv: Option<Iv128>,
@@ -80,13 +81,10 @@ impl Parameters {
     }
 
     /// The key, from its file.
-    pub(super) fn key(&self) -> anyhow::Result<Key256> {
-        use std::io::Read as _;
-        let file = Input::open(required(self.key_file(), "--key-file")?)?;
-        let (name, bytes, mut content) = (file.name(), file.file().as_ref(), Vec::new());
-        let read = bytes.take(KEY_FILE_BYTES_MAX).read_to_end(&mut content);
-        read.map_err(|error| InputError::read(name, 0, &error))?;
-        Key256::parse(&content).with_context(|| name.to_owned())
+    pub(super) fn key(&self, files: &Files) -> anyhow::Result<Key256> {
+        let file = required(self.key_file(), "--key-file")?;
+        let (name, content) = names::read(files, file, KEY_FILE_BYTES_MAX)?;
+        Key256::parse(&content).context(name)
     }
 
     pub(super) fn iv(&self) -> anyhow::Result<Iv128> {

@@ -4,9 +4,11 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use cellway::storage::{self, Output};
 use cellway::stream::{self, Stats, Step};
 use serde::Serialize;
+
+use super::names::Beside;
+use super::window::Window;
 
 /// What was read and written.
 #[derive(Debug, Serialize)]
@@ -119,20 +121,18 @@ impl<'a> StatsJson<'a> {
     }
 }
 
-/// A file for statistics, opened before the run so that a wrong name shows
-/// early; it appears whole at the end and replaces what had its name.
-pub(super) struct StatsFile(Output);
+/// A file for statistics.
+pub(super) struct StatsFile(Beside);
 
 impl StatsFile {
-    pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
-        let options = storage::Options { force: true, len_bytes: None };
-        Ok(Self(Output::create(path, &options)?))
+    pub(super) fn create(window: &Window, path: &Path) -> anyhow::Result<Self> {
+        Ok(Self(Beside::create(window, path)?))
     }
 
     pub(super) fn write(self, stats: &StatsJson<'_>) -> anyhow::Result<()> {
         let mut line = Vec::new();
         stats.write(&mut line)?;
-        self.0.sequential().write_all(&line)?;
-        Ok(self.0.commit(false)?)
+        let written = self.0.sequential().write_all(&line);
+        self.0.commit(written)
     }
 }

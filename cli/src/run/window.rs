@@ -58,11 +58,13 @@ impl Window {
             exit::tell(&format!("this run can be looked into: cellway fs ls {at} /job/0"));
             Ok(serving)
         };
-        let serving = Arc::new(Mutex::new(at.map(serve).transpose()?));
-        if at.is_some() {
-            let serving = serving.clone();
-            // Its socket goes with it.
-            signals::end_at_exit(move || drop(lock(&serving).take()));
+        let serving = Arc::new(Mutex::new(None));
+        if let Some(at) = at {
+            // Its socket goes with it, however early a signal comes.
+            let mut place = lock(&serving);
+            let leaving = serving.clone();
+            signals::end_at_exit(move || drop(lock(&leaving).take()));
+            *place = Some(serve(at)?);
         }
         let files = Files::new("job")
             .with("#l", log)?

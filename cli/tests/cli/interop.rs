@@ -6,8 +6,9 @@ use std::io::{BufReader, BufWriter, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 
-use ninep::{Few, Names, Qid, Qids, Reply, Request, Stat, Tag};
+use ninep::{FEW, Few, Names, Qid, Qids, Reply, Request, Stat, Tag};
 use serde_json::{Value, json};
 
 use crate::fs::Served;
@@ -15,6 +16,9 @@ use crate::program::{Folder, finish, names, skip};
 
 /// Clients at once, of each language.
 const CLIENTS: usize = 4;
+
+/// Processes that make messages, each its part of them: Python uses one core each.
+const PYTHONS: u64 = 4;
 
 /// Where `cargo xtask test` makes the peers: in the build folder.
 fn peer(name: &str) -> Option<PathBuf> {
@@ -131,14 +135,18 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(random: &mut Random) -> Self {
+    /// With so many texts and qids besides those that every message may need.
+    fn new(random: &mut Random, few: usize) -> Self {
         let most = [1, 20, 300, 9000][random.below(4)];
-        let data = (0..random.below(most)).map(|_| random.next() as u8).collect();
+        let mut data = vec![0; random.below(most)];
+        data.chunks_mut(8).for_each(|some| {
+            some.copy_from_slice(&random.next().to_le_bytes()[..some.len()]);
+        });
         Self {
             numbers: std::array::from_fn(|_| random.u32()),
             long: random.bits(63),
-            texts: (0..4 + random.below(13)).map(|_| random.text()).collect(),
-            qids: (0..1 + random.below(16)).map(|_| random.qid()).collect(),
+            texts: (0..4 + few).map(|_| random.text()).collect(),
+            qids: (0..1 + few).map(|_| random.qid()).collect(),
             data,
         }
     }
@@ -156,7 +164,12 @@ impl Parts {
     }
 
     fn data(&self) -> Value {
-        self.data.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+        let digit = |number: u8| char::from(b"0123456789abcdef"[usize::from(number)]);
+        self.data
+            .iter()
+            .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+            .collect::<String>()
+            .into()
     }
 
     /// The request of that number, and what Python is told of it.
@@ -164,8 +177,6 @@ impl Parts {
         let [fid, newfid, perm, count] = self.numbers;
         let [name, other] = [0, 1].map(|at| &*self.texts[at]);
         let (mode, offset) = (perm as u8, self.long);
-        let texts: Vec<&str> = self.texts.iter().skip(4).map(|text| &**text).collect();
-        let (stat, stat_told) = self.stat();
         match which {
             0 => (
                 Request::Version { msize: fid, version: name },
@@ -186,11 +197,14 @@ impl Parts {
                 let oldtag = fid as u16;
                 (Request::Flush { oldtag: Tag(oldtag) }, "Tflush", json!({"oldtag": oldtag}))
             }
-            4 => (
-                Request::Walk { fid, newfid, names: Names::of(&texts).unwrap() },
-                "Twalk",
-                json!({"fid": fid, "newfid": newfid, "wname": texts}),
-            ),
+            4 => {
+                let texts: Vec<&str> = self.texts.iter().skip(4).map(|text| &**text).collect();
+                (
+                    Request::Walk { fid, newfid, names: Names::of(&texts).unwrap() },
+                    "Twalk",
+                    json!({"fid": fid, "newfid": newfid, "wname": texts}),
+                )
+            }
             5 => (Request::Open { fid, mode }, "Topen", json!({"fid": fid, "mode": mode})),
             6 => (
                 Request::Create { fid, name, perm, mode },
@@ -210,15 +224,16 @@ impl Parts {
             9 => (Request::Clunk { fid }, "Tclunk", json!({"fid": fid})),
             10 => (Request::Remove { fid }, "Tremove", json!({"fid": fid})),
             11 => (Request::Stat { fid }, "Tstat", json!({"fid": fid})),
-            _ => (Request::Wstat { fid, stat }, "Twstat", json!({"fid": fid, "stat": stat_told})),
+            _ => {
+                let (stat, told) = self.stat();
+                (Request::Wstat { fid, stat }, "Twstat", json!({"fid": fid, "stat": told}))
+            }
         }
     }
 
     fn reply(&self, which: usize) -> (Reply<'_>, &'static str, Value) {
         let ([msize, iounit, count, _], qid) = (self.numbers, self.qids[0]);
         let text = &*self.texts[0];
-        let (stat, stat_told) = self.stat();
-        let qids: Few<Qid> = Qids::of(&self.qids[1..]).unwrap();
         match which {
             0 => (
                 Reply::Version { msize, version: text },
@@ -230,6 +245,7 @@ impl Parts {
             3 => (Reply::Error { ename: text }, "Rerror", json!({"ename": text})),
             4 => (Reply::Flush, "Rflush", json!({})),
             5 => {
+                let qids: Few<Qid> = Qids::of(&self.qids[1..]).unwrap();
                 let told: Vec<_> = qids.iter().map(|qid| told(*qid)).collect();
                 (Reply::Walk { qids }, "Rwalk", json!({"wqid": told}))
             }
@@ -245,7 +261,10 @@ impl Parts {
             9 => (Reply::Write { count }, "Rwrite", json!({"count": count})),
             10 => (Reply::Clunk, "Rclunk", json!({})),
             11 => (Reply::Remove, "Rremove", json!({})),
-            12 => (Reply::Stat { stat }, "Rstat", json!({"stat": stat_told})),
+            12 => {
+                let (stat, told) = self.stat();
+                (Reply::Stat { stat }, "Rstat", json!({"stat": told}))
+            }
             _ => (Reply::Wstat, "Rwstat", json!({})),
         }
     }
@@ -257,13 +276,17 @@ fn told(qid: Qid) -> Value {
 
 /// Requests and replies there are.
 const KINDS: usize = 13 + 14;
+/// Those with a list.
+const WALKS: [usize; 2] = [4, 13 + 5];
 
 /// Makes the message, checks that it comes back, and appends its bytes to `bytes`.
 /// What Python is to make of it.
 fn message(random: &mut Random, bytes: &mut Vec<u8>) -> Value {
-    let (parts, tag) = (Parts::new(random), Tag(random.bits(16) as u16));
+    let which = random.below(KINDS);
+    let few = if WALKS.contains(&which) { random.below(FEW + 1) } else { 0 };
+    let (parts, tag) = (Parts::new(random, few), Tag(random.bits(16) as u16));
     bytes.clear();
-    let (kind, fields) = match random.below(KINDS) {
+    let (kind, fields) = match which {
         which @ 0..13 => {
             let (request, kind, fields) = parts.request(which);
             request.encode(tag, bytes).unwrap();
@@ -280,6 +303,45 @@ fn message(random: &mut Random, bytes: &mut Vec<u8>) -> Value {
     json!([tag.0, kind, fields])
 }
 
+/// One Python makes these messages, and so many.
+fn compare(python: &Path, seed: u64, count: usize) {
+    let mut child = Command::new(python)
+        .arg(script("messages.py"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufWriter::new(child.stdin.take().unwrap());
+    let mut made = BufReader::new(child.stdout.take().unwrap());
+    // As many wait in it as the pipes to Python and back hold, no more.
+    let (asked, awaited) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut random = Random(seed);
+            for _ in 0..count {
+                let mut bytes = Vec::new();
+                let told = message(&mut random, &mut bytes).to_string();
+                // Whoever fails has gone, which is seen below.
+                if writeln!(lines, "{told}").is_err() || asked.send((told, bytes)).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut theirs = Vec::new();
+        for number in 0..count {
+            let Ok((told, bytes)) = awaited.recv() else {
+                panic!("Python ended before message {number} of seed {seed}");
+            };
+            theirs.resize(bytes.len(), 0);
+            let read = made.read_exact(&mut theirs);
+            assert!(read.is_ok(), "message {number} of seed {seed}: {told}: {read:?}");
+            assert!(theirs == bytes, "message {number} of seed {seed}: {told}");
+        }
+    });
+    assert_eq!(made.read(&mut [0]).unwrap(), 0, "more than was asked for");
+    assert!(child.wait().unwrap().success());
+}
+
 /// Every message is the same bytes here and there, and is read there as what it is.
 /// `CELLWAY_MESSAGES` says how many; `CELLWAY_SEED` which.
 #[test]
@@ -292,33 +354,11 @@ fn messages_are_the_bytes_that_plan9port_makes() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = number("CELLWAY_SEED", now.as_nanos() as u64) | 1;
     println!("CELLWAY_SEED={seed} CELLWAY_MESSAGES={count}");
-    let mut child = Command::new(python)
-        .arg(script("messages.py"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufWriter::new(child.stdin.take().unwrap());
-    let mut made = BufReader::new(child.stdout.take().unwrap());
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let (mut random, mut bytes) = (Random(seed), Vec::new());
-            for _ in 0..count {
-                // Whoever fails has gone, which is seen below.
-                if writeln!(lines, "{}", message(&mut random, &mut bytes)).is_err() {
-                    return;
-                }
-            }
-        });
-        let (mut random, mut bytes, mut theirs) = (Random(seed), Vec::new(), Vec::new());
-        for number in 0..count {
-            let told = message(&mut random, &mut bytes);
-            theirs.resize(bytes.len(), 0);
-            let read = made.read_exact(&mut theirs);
-            assert!(read.is_ok(), "message {number} of seed {seed}: {told}: {read:?}");
-            assert!(theirs == bytes, "message {number} of seed {seed}: {told}");
+        for part in 0..PYTHONS {
+            let (python, seed) = (&python, seed.wrapping_add(part << 32));
+            let count = (count + part) / PYTHONS;
+            scope.spawn(move || compare(python, seed, count as usize));
         }
     });
-    assert_eq!(made.read(&mut [0]).unwrap(), 0, "more than was asked for");
-    assert!(child.wait().unwrap().success());
 }

@@ -1,6 +1,7 @@
 //! Names of file servers on the command line, and looking into a run.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Child;
 
@@ -46,7 +47,7 @@ fn served(folder: &Folder, line: &str, paths: &[&Path]) -> (Child, String) {
     let mut child = command(arguments).spawn().unwrap();
     let mut told = [0; 1];
     // The first byte of what it says is the sign that it listens.
-    std::io::Read::read_exact(child.stderr.as_mut().unwrap(), &mut told).unwrap();
+    child.stderr.as_mut().unwrap().read_exact(&mut told).unwrap();
     (child, address)
 }
 
@@ -217,6 +218,141 @@ fn over_tcp_one_only_looks() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+const IV: &str = "000102030405060708090a0b0c0d0e0f";
+
+#[test]
+fn keys_statistics_and_traces_are_files_of_servers() {
+    let folder = Folder::new();
+    let (input, key) = (folder.file("in", &noise(5, 300_000)), folder.file("key", &[b'1'; 64]));
+    let plain = folder.path("plain");
+    let line = format!("run aes256-ctr {{}} {{}} --key-file {{}} --iv {IV}");
+    cellway(&line, &[&input, &plain, &key]).ok();
+    let wanted = std::fs::read(&plain).unwrap();
+    let server = Server::of(&folder, "");
+    let written = format!("{line} --force --stats {{}} --trace {{}}");
+    let out = folder.path("out");
+    // Made, then replaced; other forms of names lead to the same.
+    for (key, stats, trace) in [
+        (server.name("key"), server.name("stats"), server.name("trace")),
+        (format!("#U{}", key.display()), server.name("stats"), server.name("trace")),
+        (format!("#R{}", key.display()), format!("#U{}", folder.path("stats").display()), {
+            folder.path("trace").to_str().unwrap().to_owned()
+        }),
+    ] {
+        let names = [&*key, &*stats, &*trace].map(Path::new);
+        cellway(&written, &[&input, &out, names[0], names[1], names[2]]).ok();
+        assert!(std::fs::read(&out).unwrap() == wanted, "{key}");
+        let told = |name: &str| -> serde_json::Value {
+            serde_json::from_slice(&std::fs::read(folder.path(name)).unwrap()).unwrap()
+        };
+        assert_eq!(told("stats")["bytes_in"], 300_000, "{stats}");
+        assert!(told("trace").as_array().unwrap().len() > 3, "{trace}");
+        let all = ["in", "key", "out", "plain", "socket", "stats", "trace"];
+        assert_eq!(folder.names(), all, "{stats} {trace}");
+    }
+    // More than a key can be is not read.
+    folder.file("long", &vec![b'1'; 1 << 20]);
+    let names = [server.name("long"), server.name("none/stats"), server.name("none/trace")];
+    let [long, stats, trace] = &names.each_ref().map(Path::new);
+    let new = folder.path("new");
+    cellway(&line, &[&input, &new, long]).failed(1, &["long", "64"]);
+    // A wrong name shows before anything is written.
+    cellway("run identity {} {} --stats {}", &[&input, &new, stats]).failed(1, &["none"]);
+    cellway("run identity {} {} --trace {}", &[&input, &new, trace]).failed(1, &["none"]);
+    assert!(!new.exists());
+    // What a run leaves that fails: a trace of how far it got.
+    let torn = folder.file("torn", &b"x".repeat(1 << 21));
+    let names = [server.name("stats-2"), server.name("trace-2")];
+    let [stats, trace] = names.each_ref().map(Path::new);
+    let line = "run replace {} {} --pattern a --with b --stats {} --trace {}";
+    cellway(line, &[&torn, &new, stats, trace]).failed(1, &["torn", "65536 bytes"]);
+    let all = ["in", "key", "long", "out", "plain", "socket", "stats", "torn", "trace", "trace-2"];
+    assert_eq!(folder.names(), all);
+}
+
+#[test]
+fn a_key_comes_and_statistics_go_by_pipes() {
+    let folder = Folder::new();
+    let (input, out) = (folder.file("in", &noise(6, 100_000)), folder.path("out"));
+    let key = folder.file("key", &[b'2'; 64]);
+    let line = format!("run aes256-ctr {{}} {{}} --iv {IV}");
+    let local = folder.path("local");
+    cellway(&format!("{line} --key-file {{}}"), &[&input, &local, &key]).ok();
+    let piped = format!("{line} --key-file #p/key --stats #p/stats --trace #p/trace");
+    let (child, address) = served(&folder, &piped, &[&input, &out]);
+    cellway(&format!("fs put {address} /p/key {{}}"), &[&key]).ok();
+    for (name, part) in [("trace", "\"compute\""), ("stats", "\"bytes_in\":100000")] {
+        let mut read = fs(&format!("fs cat @ /p/{name}"), &address);
+        while read.code != Some(0) {
+            // The run makes the pipe once it has the key.
+            assert!(read.stderr.contains("does not exist"), "{}", read.stderr);
+            read = fs(&format!("fs cat @ /p/{name}"), &address);
+        }
+        let text = String::from_utf8(read.stdout).unwrap();
+        assert!(text.contains(part), "{name}: {text}");
+    }
+    let ended = finish(child);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(std::fs::read(&out).unwrap() == std::fs::read(&local).unwrap());
+}
+
+#[test]
+fn names_of_the_system_are_paths_wherever_a_run_takes_one() {
+    let folder = Folder::new();
+    let (one, two) = (folder.file("one", &noise(7, 70_000)), folder.file("two", b"abc"));
+    let wanted = cellway("run crc32c {} {}", &[&one, &two]).ok_text();
+    let read_only = |path: &Path| format!("#R{}", path.display());
+    let names = [read_only(&one), format!("#U{}", two.display())];
+    let [first, second] = names.each_ref().map(Path::new);
+    assert_eq!(cellway("run crc32c {} {}", &[first, second]).ok_text(), wanted);
+    let dir = folder.path("dir");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::copy(&one, dir.join("one")).unwrap();
+    let below = read_only(&dir);
+    let all = cellway("run crc32c --recursive {} {}", &[Path::new(&below), second]);
+    assert_eq!(all.ok_text(), wanted);
+    // Neither an input of #R nor a plain one is written over.
+    cellway("run crc32c {} --stats {}", &[first, &one]).failed(2, &["--stats", "INPUT"]);
+    let (out, journal) = (folder.path("out"), folder.path("journal"));
+    let names = [&out, &journal].map(|path| format!("#U{}", path.display()));
+    let [out_name, journal_name] = names.each_ref().map(Path::new);
+    let line = "run identity {} {} --out-dir {} --journal {}";
+    cellway(line, &[first, second, out_name, journal_name]).ok();
+    assert!(std::fs::read(out.join("one")).unwrap() == std::fs::read(&one).unwrap());
+    assert_eq!(folder.names(), ["dir", "one", "out", "two"]);
+}
+
+/// All of it is read, twice, with `CELLWAY_BIG_FILES` set: some fifteen seconds.
+#[test]
+fn a_file_of_more_than_four_gibibytes_is_the_same_by_each_way() {
+    const LEN: u64 = (1 << 32) + (16 << 20);
+    const PARTS: [(u64, &[u8]); 3] = [(0, b"head"), ((1 << 32) - 3, b"middle"), (LEN - 4, b"tail")];
+    // Zeros by the powers of its matrix, as crc32_combine of zlib has them; not by this program.
+    const CRC32C: &[u8] = b"6d623cd0\n";
+    let folder = Folder::in_memory();
+    let path = folder.path("big");
+    let file =
+        std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.set_len(LEN).unwrap();
+    PARTS.iter().for_each(|(at, part)| file.write_all_at(part, *at).unwrap());
+    let server = Server::of(&folder, ":ro");
+    let told = fs("fs stat @ d/big --format json", &server.address).ok();
+    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    assert_eq!(told["length"], LEN);
+    if std::env::var_os("CELLWAY_BIG_FILES").is_none() {
+        return;
+    }
+    let mut cat = command(["fs", "cat", &server.address, "d/big"]).spawn().unwrap();
+    let (mut read, mut expected) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    for start in (0..LEN).step_by(1 << 20) {
+        cat.stdout.as_mut().unwrap().read_exact(&mut read).unwrap();
+        file.read_exact_at(&mut expected, start).unwrap();
+        assert!(read == expected, "from {start}");
+    }
+    assert_eq!(finish(cat).ok(), b"");
+    assert_eq!(cellway("run crc32c {}", &[Path::new(&server.name("big"))]).ok(), CRC32C);
+}
+
 #[test]
 fn names_that_cannot_be_are_refused() {
     let folder = Folder::new();
@@ -227,7 +363,19 @@ fn names_that_cannot_be_are_refused() {
     run("run crc32c #p/a {}").failed(2, &["#p/a", "alone"]);
     run("run crc32c #p/a").failed(2, &["#p/a", "--serve"]);
     run("run crc32c #p/a --serve tcp:127.0.0.1:0").failed(2, &["#p/a", "unix:"]);
-    run("run identity #p/a #p/a --serve unix:s").failed(2, &["both"]);
+    run("run identity #p/a #p/a --serve unix:s").failed(2, &["#p/a", "twice"]);
+    run("run crc32c {} --stats #p/a --trace #p/a --serve unix:s").failed(2, &["#p/a", "twice"]);
+    run("run crc32c {} --stats #p/a").failed(2, &["#p/a", "--serve"]);
+    run("run crc32c {} --trace #r/a").failed(2, &["#r/a", "gone with the run"]);
+    run("run crc32c {} --stats #R/a").failed(2, &["#R/a", "gone with the run"]);
+    run("run crc32c {} --trace #n/x/t --stats #n/x/t").failed(2, &["--trace", "statistics"]);
+    run("run crc32c #n/x/t --stats #n/x/t").failed(2, &["--stats", "INPUT"]);
+    run("run crc32c {} --stats #Rx").failed(2, &["#R/", "./#"]);
+    for option in ["--journal", "--resume"] {
+        let line = format!("run crc32c {{}} {option} #n/tcp!h!1/j");
+        run(&line).failed(2, &[option, "no lock", "#U/PATH"]);
+    }
+    run("run identity {} --out-dir #n/tcp!h!1/d").failed(2, &["--out-dir", "no lock", "#U/PATH"]);
     run("run crc32c #p/a --journal j --serve unix:s").failed(2, &["#p/a", "journal"]);
     run("run identity {} #r/out").failed(2, &["gone with the run"]);
     run("run crc32c #z/a").failed(1, &["#z", "#n", "#p"]);

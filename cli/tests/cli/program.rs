@@ -24,6 +24,11 @@ impl Folder {
         Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
     }
 
+    /// One in memory, where what is not written in a file takes neither room nor time.
+    pub(crate) fn in_memory() -> Self {
+        Self(TempDir::new_in("/dev/shm").unwrap())
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }

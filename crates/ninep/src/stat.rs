@@ -72,9 +72,12 @@ impl<'m> Stat<'m> {
     /// # Errors
     /// Strings that are too long; what was appended then is to be thrown away.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), Malformed> {
-        let mut out = Writer(out);
         let len = self.encoded_bytes() - 2;
-        out.u16(u16::try_from(len).map_err(|_| Malformed::Field(len))?);
+        let told = u16::try_from(len).map_err(|_| Malformed::Field(len))?;
+        // Grown bit by bit it would take three times as much.
+        out.reserve(2 + len);
+        let mut out = Writer(out);
+        out.u16(told);
         out.u16(self.kernel_type);
         out.u32(self.kernel_dev);
         out.qid(self.qid);

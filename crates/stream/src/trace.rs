@@ -33,7 +33,8 @@ pub struct Trace {
 }
 
 struct Out {
-    writer: SequentialWriter,
+    /// `None` once all is written.
+    writer: Option<SequentialWriter>,
     /// The first failure to write; nothing is written after it.
     failed: Option<OutputError>,
     is_first: bool,
@@ -84,22 +85,24 @@ impl Trace {
     /// A trace that starts now and goes to `writer`.
     #[must_use]
     pub fn new(writer: SequentialWriter) -> Self {
-        let out = Out { writer, failed: None, is_first: true };
+        let out = Out { writer: Some(writer), failed: None, is_first: true };
         Self { start: Instant::now(), out: Mutex::new(out) }
     }
 
-    /// Ends the list of events.
+    /// Ends the list of events, and lets its file go: who reads a pipe sees its end.
     ///
     /// # Errors
     /// The first event that could not be written.
     pub fn finish(&self) -> Result<(), OutputError> {
         let mut out = lock(&self.out);
-        match out.failed.take() {
-            Some(error) => Err(error),
-            None => {
+        let writer = out.writer.take();
+        match (out.failed.take(), writer) {
+            (Some(error), _) => Err(error),
+            (None, Some(mut writer)) => {
                 let end = if out.is_first { "[]\n" } else { "\n]\n" };
-                out.writer.write_all(end.as_bytes())
+                writer.write_all(end.as_bytes())
             }
+            (None, None) => Ok(()),
         }
     }
 
@@ -117,8 +120,10 @@ impl Trace {
         if std::mem::take(&mut out.is_first) {
             *comma = b'[';
         }
-        if out.failed.is_none() {
-            out.failed = out.writer.write_all(&text).err();
+        if out.failed.is_none()
+            && let Some(writer) = &mut out.writer
+        {
+            out.failed = writer.write_all(&text).err();
         }
     }
 }

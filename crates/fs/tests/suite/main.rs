@@ -1,5 +1,6 @@
 //! What file servers promise, of each of them.
 
+mod big;
 mod conformance;
 mod harness;
 mod model;

@@ -14,7 +14,7 @@ use crate::harness::{
     BOTH, READ, Tree, WRITE, content, get, kind, may_wait, obeying_permissions, pattern, watch,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A tree elsewhere, with the server that gives it.
 struct Elsewhere {
@@ -37,10 +37,15 @@ impl FileServer for Elsewhere {
 }
 
 /// Serves `server` by threads that obey permission bits.
-fn served(at: &Address, server: Arc<dyn FileServer>) -> Serving {
+pub(crate) fn served(at: &Address, server: Arc<dyn FileServer>) -> Serving {
     let mut serving = None;
     obeying_permissions(|| serving = Some(serve(at, server, ServeOptions::default()).unwrap()));
     serving.unwrap()
+}
+
+/// What a server is called in `#n`.
+pub(crate) fn net_name(address: &Address) -> String {
+    DialName { address: address.clone(), tree: String::new() }.name()
 }
 
 fn disk(dir: &TempDir) -> Arc<dyn FileServer> {
@@ -70,9 +75,8 @@ fn files_by_the_name_of_their_server_conform_to_the_suite() {
             let exports = vec![("other".to_owned(), empty), ("data".to_owned(), disk(&dir))];
             let exports = Arc::new(Exports::new(exports).unwrap());
             let serving = served(&Address::tcp("127.0.0.1", 0).unwrap(), exports);
-            let dial = DialName { address: serving.address().clone(), tree: String::new() };
             let reached = Box::new(NetServer::new(PATIENCE));
-            let names = vec![dial.name(), "data".to_owned()];
+            let names = vec![net_name(serving.address()), "data".to_owned()];
             let server = Arc::new(Elsewhere { reached, names, _serving: serving });
             Subject { server, _keep: Some(dir) }
         });
@@ -86,7 +90,7 @@ fn a_connection_is_shared_kept_and_made_again() {
         let (dir, sockets) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         std::fs::write(dir.path().join("a"), pattern(1, 1 << 20)).unwrap();
         let address = Address::unix(sockets.path().join("socket")).unwrap();
-        let name = DialName { address: address.clone(), tree: String::new() }.name();
+        let name = net_name(&address);
         let net = Tree::of(&NetServer::new(PATIENCE));
         let path = format!("{name}/a");
         // Nobody is there yet.

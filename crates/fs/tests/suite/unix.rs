@@ -250,24 +250,6 @@ fn a_file_cut_and_refilled_under_readers_never_shows_what_it_never_held() {
 }
 
 #[test]
-fn files_beyond_four_gibibytes_are_read_and_written() {
-    const FAR: u64 = (4 << 30) + 10;
-    let _dog = watch();
-    let dir = disk_dir();
-    fs::write(dir.path().join("a"), "").unwrap();
-    for (server, tree) in both(dir.path()) {
-        tree.wstat("a", &Change { length: Some(FAR + 100), ..Change::default() }).unwrap();
-        let open = tree.open("a", BOTH).unwrap();
-        get(open.write(FAR, b"far")).unwrap();
-        let mut into = [1; 5];
-        assert_eq!(get(open.read(FAR - 1, &mut into)).unwrap(), 5, "{server}");
-        assert_eq!(&into, b"\0far\0");
-        assert_eq!(get(open.read(FAR + 98, &mut into)).unwrap(), 2);
-        assert_eq!(tree.stat("a").unwrap().length, FAR + 100);
-    }
-}
-
-#[test]
 fn a_node_is_its_file_whatever_is_called_so_now() {
     let _dog = watch();
     let dir = disk_dir();

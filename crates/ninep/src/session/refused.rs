@@ -74,9 +74,13 @@ pub(super) fn answer(tag: Tag, reply: Reply<'_>, out: &mut Vec<u8>) {
     debug_assert_eq!(encoded, Ok(()));
 }
 
+/// What of a text may be told.
+pub(super) fn ename(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(ENAME_BYTES_MAX)).unwrap_or(text)
+}
+
 /// Appends the error.
 pub(super) fn refuse(tag: Tag, refused: &Refused, out: &mut Vec<u8>) {
     let text = refused.to_string().replace('\0', "?");
-    let end = text.floor_char_boundary(ENAME_BYTES_MAX);
-    answer(tag, Reply::Error { ename: text.get(..end).unwrap_or(&text) }, out);
+    answer(tag, Reply::Error { ename: ename(&text) }, out);
 }

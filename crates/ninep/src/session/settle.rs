@@ -1,10 +1,10 @@
 //! How a call ends.
 
 use super::fids::{File, Opened};
-use super::refused::{Refused, refuse};
+use super::refused::{Refused, ename, refuse};
 use super::{CallId, Done, Ends, Session};
-use crate::Reply;
 use crate::message::read_header;
+use crate::{HEADER_BYTES, Reply};
 
 impl<N: Clone, O: Clone> Session<N, O> {
     /// Takes the end of a call, and appends the reply to `out`: of a read all but
@@ -22,7 +22,7 @@ impl<N: Clone, O: Clone> Session<N, O> {
         }
         let Some(call) = self.end(id.tag) else { return 0 };
         let start = out.len();
-        let end = done.map_err(|error| Refused::Tree(error.into()));
+        let end = done.map_err(|error| Refused::Tree(ename(error).into()));
         let end = end.and_then(|done| self.reply(id, call.ends, done, out));
         if let Some(fid) = call.ends.fid() {
             self.fids.release(fid, id.serial);
@@ -48,9 +48,14 @@ impl<N: Clone, O: Clone> Session<N, O> {
             }
             (ends, done) => self.settle(id.serial, ends, done)?,
         };
-        let (start, msize) = (out.len(), self.message_bytes());
+        // All others are bounded by what was asked for.
+        if let (Reply::Stat { stat }, msize) = (&reply, self.message_bytes())
+            && HEADER_BYTES + 2 + stat.encoded_bytes() > msize
+        {
+            return Err(Refused::LongReply(msize));
+        }
         reply.encode(id.tag, out).map_err(Refused::Reply)?;
-        if out.len() - start > msize { Err(Refused::LongReply(msize)) } else { Ok(0) }
+        Ok(0)
     }
 
     /// What the call was for comes to pass, if its fid is still there.
