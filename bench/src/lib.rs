@@ -11,6 +11,7 @@ pub mod aes;
 pub mod args;
 mod arrival;
 mod blocks;
+mod cachedfile;
 pub mod chain;
 pub mod coldfile;
 mod filemem;
