@@ -93,6 +93,12 @@ fn matmul() {
 }
 
 #[test]
+fn observer() {
+    // One for each kernel.
+    check("observer", 3);
+}
+
+#[test]
 fn senseless_arguments_are_refused() {
     for line in [
         "walk --threads 0",
