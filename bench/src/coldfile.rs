@@ -1,7 +1,7 @@
 //! A file of non-zero bytes that no cache holds, for direct I/O.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,35 +33,14 @@ impl ColdFile {
     /// direct I/O.
     pub fn create(folder: &Path, bytes: u64) -> anyhow::Result<Self> {
         let bytes = bytes.next_multiple_of(DIRECT_ALIGN_BYTES as u64);
-        let file = Self::create_inner(folder, bytes).with_context(|| {
-            let mib = bytes.div_ceil(1 << 20);
-            format!(
-                "cannot make a test file of {mib} MiB in {}; choose another folder",
-                folder.display()
-            )
-        })?;
+        let file = Self::create_inner(folder, bytes).with_context(|| cannot_make(folder, bytes))?;
         file.drop_cached()?;
         Ok(file)
     }
 
     fn create_inner(folder: &Path, bytes: u64) -> io::Result<Self> {
         let mut on_disk = tempfile::Builder::new().prefix("cellway-bench-").tempfile_in(folder)?;
-        let mut word = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut left = bytes;
-        while left > 0 {
-            let piece: Vec<u8> = std::iter::repeat_with(|| {
-                // xorshift never yields 0.
-                word ^= word << 13;
-                word ^= word >> 7;
-                word ^= word << 17;
-                word.to_le_bytes()
-            })
-            .take(WRITE_BYTES.min(left as usize) / 8)
-            .flatten()
-            .collect();
-            on_disk.write_all(&piece)?;
-            left -= piece.len() as u64;
-        }
+        write_words(&mut on_disk, bytes)?;
         on_disk.as_file().sync_all()?;
         let direct = OFlags::DIRECT.bits().cast_signed();
         let file =
@@ -111,6 +90,33 @@ impl ColdFile {
         let name = self.on_disk.path().to_string_lossy();
         Region::direct_file(self.file.clone(), 0..self.bytes, &name, DIRECT_ALIGN_BYTES as u64)
     }
+}
+
+/// What is told where a test file cannot be made.
+pub(crate) fn cannot_make(folder: &Path, bytes: u64) -> String {
+    let mib = bytes.div_ceil(1 << 20);
+    format!("cannot make a test file of {mib} MiB in {}; choose another folder", folder.display())
+}
+
+/// Writes `bytes` bytes, a multiple of 8, without a zero word.
+pub(crate) fn write_words(to: &mut impl io::Write, bytes: u64) -> io::Result<()> {
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut left = bytes;
+    while left > 0 {
+        let piece: Vec<u8> = std::iter::repeat_with(|| {
+            // xorshift never yields 0.
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            word.to_le_bytes()
+        })
+        .take(WRITE_BYTES.min(left as usize) / 8)
+        .flatten()
+        .collect();
+        to.write_all(&piece)?;
+        left -= piece.len() as u64;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

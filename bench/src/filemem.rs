@@ -1,11 +1,12 @@
-//! A file in memory that experiments read both ways: by file calls, and by
-//! transfers from the memory it lies in.
+//! Files in memory that experiments read both ways: by file calls, and by
+//! transfers from the memory they lie in.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use cellway::accel::Ea;
-use fs::{FileMemory, FileServer as _, Files, OpenFile, OpenMode, RamServer, Stretch, wait};
+use fs::{FileMemory, FileServer, Files, OpenFile, OpenMode, RamServer, Stretch, UnixServer, wait};
 
 use crate::hw::Pages;
 
@@ -38,16 +39,43 @@ impl Ram {
 
     /// The file `name`, without its server, open for reads.
     pub(crate) fn open(&self, name: &str) -> anyhow::Result<Arc<dyn OpenFile>> {
-        Ok(wait(async {
-            let root = self.server.attach(USER, "").await?;
-            root.walk(name).await?.open(OpenMode::READ).await
-        })?)
+        open(&*self.server, name)
     }
 
     /// Where that file lies.
     pub(crate) fn memory(&self, name: &str) -> anyhow::Result<Arc<dyn FileMemory>> {
-        self.open(name)?.memory().context("the file does not tell where it lies")
+        memory(&*self.server, name)
     }
+}
+
+/// Files of `#U`, and where they lie.
+pub(crate) struct Unix {
+    pub(crate) files: Files,
+    server: Arc<UnixServer>,
+}
+
+impl Unix {
+    /// Those in a folder, to read.
+    pub(crate) fn new(folder: &Path) -> anyhow::Result<Self> {
+        let server = Arc::new(UnixServer::new(folder, true)?);
+        Ok(Self { files: Files::new(USER).with("#U", server.clone())?, server })
+    }
+
+    /// A mapping of the file `name`.
+    pub(crate) fn memory(&self, name: &str) -> anyhow::Result<Arc<dyn FileMemory>> {
+        memory(&*self.server, name)
+    }
+}
+
+fn open(server: &dyn FileServer, name: &str) -> anyhow::Result<Arc<dyn OpenFile>> {
+    Ok(wait(async {
+        let root = server.attach(USER, "").await?;
+        root.walk(name).await?.open(OpenMode::READ).await
+    })?)
+}
+
+fn memory(server: &dyn FileServer, name: &str) -> anyhow::Result<Arc<dyn FileMemory>> {
+    open(server, name)?.memory().context("the file does not tell where it lies")
 }
 
 /// Makes the file `name` of `len_bytes` bytes, each as `byte` says.

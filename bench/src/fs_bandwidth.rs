@@ -1,26 +1,34 @@
 //! The bandwidth of file calls (CellFS, Table 3): accelerators x coroutines that
 //! read a file in memory in blocks of 8 KiB, against double buffering by hand
-//! from the memory the file lies in; and what one read costs.
+//! from the memory the file lies in, `#r`'s or a mapping of a cached file as in `#U`;
+//! and what one read costs.
 
 mod cost;
 mod socket;
 
+use std::path::PathBuf;
+
+use anyhow::Context as _;
 use cellway::accel::{Config, Cx, Ea, Tag};
 use clap::Args;
-use fs::{Files, OpenMode};
+use fs::{File, FileMemory, Files, Handle, OpenMode, wait};
 
 use crate::args::{PagesArg, Rounds, parse_block_bytes, parse_bytes, parse_threads, show_bytes};
-use crate::filemem::{Ram, make, places};
+use crate::cachedfile::CachedFile;
+use crate::filemem::{Ram, Unix, make, places};
 use crate::hw::Pages;
 use crate::machine::Machine;
 use crate::measure::{Sample, Version, paired};
 use crate::program::run_timed;
 use crate::table::{Cell, Table};
 
+/// `#U` maps no shorter files.
+const MAPPED_BYTES_MIN: u64 = 1 << 20;
+
 /// Arguments of `bench fs-bandwidth`.
 #[derive(Args, Clone, Debug)]
 pub struct FsBandwidthArgs {
-    /// Length of the file
+    /// Length of the file; of one of 1M or more also in #U
     #[arg(long, default_value = "128M", value_parser = parse_bytes, value_name = "BYTES")]
     pub bytes: u64,
     /// Bytes of one read, a power of two
@@ -33,9 +41,12 @@ pub struct FsBandwidthArgs {
     #[arg(long, value_delimiter = ',', value_parser = parse_threads, value_name = "N,..",
           default_value = "1,2,3,4,5,6,7")]
     pub threads: Vec<usize>,
-    /// Page size of the file's memory
+    /// Page size of the file's memory; a file of #U has small pages
     #[arg(long, value_enum, default_value_t = PagesArg::Both)]
     pub pages: PagesArg,
+    /// Folder for the file of #U
+    #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
+    pub dir: PathBuf,
     /// How often the file is read in one run
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub passes: u64,
@@ -59,7 +70,10 @@ pub(crate) fn run(args: &FsBandwidthArgs, machine: &Machine) -> anyhow::Result<V
     );
     let mut tables = Vec::new();
     for &pages in args.pages.list() {
-        tables.push(bandwidth(&args, pages, machine)?);
+        tables.push(in_ram(&args, pages, machine)?);
+    }
+    if args.pages != PagesArg::Huge && args.bytes >= MAPPED_BYTES_MIN {
+        tables.push(in_unix(&args, machine)?);
     }
     tables.push(cost::table(&args.rounds, machine)?);
     tables.push(socket::table(&args.rounds, machine)?);
@@ -67,25 +81,59 @@ pub(crate) fn run(args: &FsBandwidthArgs, machine: &Machine) -> anyhow::Result<V
     Ok(tables)
 }
 
-fn bandwidth(args: &FsBandwidthArgs, pages: Pages, machine: &Machine) -> anyhow::Result<Table> {
+fn in_ram(args: &FsBandwidthArgs, pages: Pages, machine: &Machine) -> anyhow::Result<Table> {
     let ram = Ram::new(pages, args.bytes)?;
     make(&ram.files, "#r/data", args.bytes, |at| (at * 7 / 3 % 251) as u8)?;
-    let memory = ram.memory("data")?;
-    let places = places(&*memory, args.bytes, args.block as u64)?;
-    let mut columns = vec![("accelerators".to_owned(), ""), ("double".to_owned(), "GB/s")];
-    columns.extend(args.threads.iter().map(|threads| (format!("{threads} thr"), "GB/s")));
-    columns.extend(args.threads.iter().map(|threads| (format!("{threads} / double"), "x")));
-    columns.push(("double again / double".to_owned(), "x"));
-    let columns: Vec<_> = columns.iter().map(|(name, unit)| (name.as_str(), *unit)).collect();
+    let (file, memory) = (wait(ram.files.open("#r/data", OpenMode::READ))?, ram.memory("data")?);
     let title = format!(
         "fs-bandwidth: reads of {} from a file of {} in memory, {} pages (Table 3)",
         show_bytes(args.block as u64),
         show_bytes(args.bytes),
         pages.name()
     );
+    let read = (args, &ram.files, &file);
+    let mut table = bandwidth(read, &*memory, title, machine)?;
+    table.note("double: double buffering by hand, one thread, gets from the memory of the file");
+    Ok(table)
+}
+
+fn in_unix(args: &FsBandwidthArgs, machine: &Machine) -> anyhow::Result<Table> {
+    let on_disk = CachedFile::create(&args.dir, args.bytes)?;
+    let cached = Unix::new(on_disk.folder())?;
+    let name = format!("#U/{}", CachedFile::NAME);
+    let file = wait(cached.files.open(&name, OpenMode::READ))?;
+    let memory = cached.memory(CachedFile::NAME)?;
+    let title = format!(
+        "fs-bandwidth: reads of {} from a file of {} in #U, cached, 4k pages (Table 3)",
+        show_bytes(args.block as u64),
+        show_bytes(args.bytes),
+    );
+    let mut table = bandwidth((args, &cached.files, &file), &*memory, title, machine)?;
+    on_disk.check_cached()?;
+    table
+        .note("double: double buffering by hand, one thread, gets from a mapping of the same file");
+    table.note("both mappings are made, and their pages brought, before the time starts");
+    table.note("a file in the page cache has small pages, so there is no table for huge ones");
+    Ok(table)
+}
+
+/// Files and one of them that is open, against transfers from its `memory`.
+fn bandwidth(
+    (args, files, file): (&FsBandwidthArgs, &Files, &File),
+    memory: &dyn FileMemory,
+    title: String,
+    machine: &Machine,
+) -> anyhow::Result<Table> {
+    let places = places(memory, args.bytes, args.block as u64)?;
+    let handle = file.handle().context("the file has no handle, for it does not lie in memory")?;
+    let mut columns = vec![("accelerators".to_owned(), ""), ("double".to_owned(), "GB/s")];
+    columns.extend(args.threads.iter().map(|threads| (format!("{threads} thr"), "GB/s")));
+    columns.extend(args.threads.iter().map(|threads| (format!("{threads} / double"), "x")));
+    columns.push(("double again / double".to_owned(), "x"));
+    let columns: Vec<_> = columns.iter().map(|(name, unit)| (name.as_str(), *unit)).collect();
     let mut table = Table::new(title, machine, &columns);
     for &accelerators in &args.accelerators {
-        let read = Read { args, accelerators, files: &ram.files, places: &places };
+        let read = Read { args, accelerators, files, handle, places: &places };
         let mut versions = vec![Version::new("double", 2, || read.double())];
         versions.extend(args.threads.iter().map(|&threads| {
             let read = &read;
@@ -99,7 +147,7 @@ fn bandwidth(args: &FsBandwidthArgs, pages: Pages, machine: &Machine) -> anyhow:
         let row: Vec<Cell> = rates.chain(ratios).collect();
         table.row(std::iter::once(accelerators.into()).chain(row));
     }
-    table.note("double: double buffering by hand, one thread, gets from the memory of the file");
+    table.note("thr: threads that read the file, which was opened before, by file calls");
     table.note("again: the same once more in each round: what differs there is the machine");
     Ok(table)
 }
@@ -109,6 +157,7 @@ struct Read<'a> {
     args: &'a FsBandwidthArgs,
     accelerators: usize,
     files: &'a Files,
+    handle: Handle,
     places: &'a [Ea<'a>],
 }
 
@@ -133,11 +182,12 @@ impl Read<'_> {
     }
 
     fn files(&self, threads: usize) -> anyhow::Result<Sample> {
-        let (args, files, count) = (self.args, self.files, self.places.len());
+        let (args, files, handle) = (self.args, self.files, self.handle);
+        let count = self.places.len();
         run_timed(&self.config(threads), self.items(), |cx, at| async move {
             let blocks = share(at.index(), at.count(), count);
             let mut buf = cx.alloc(args.block)?;
-            let file = files.on(&cx).open("#r/data", OpenMode::READ).await?;
+            let file = files.on(&cx).adopt(handle)?;
             let mut sum = 0_u64;
             for _ in 0..args.passes {
                 for block in blocks.clone() {

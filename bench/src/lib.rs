@@ -11,6 +11,7 @@ pub mod aes;
 pub mod args;
 mod arrival;
 mod blocks;
+mod cachedfile;
 pub mod chain;
 pub mod coldfile;
 mod filemem;
@@ -25,6 +26,7 @@ mod listrank;
 pub mod machine;
 pub mod matmul;
 pub mod measure;
+pub mod observer;
 pub mod offload;
 mod page;
 pub mod permutation;
@@ -51,6 +53,7 @@ use crate::identity::IdentityArgs;
 use crate::irregular::Irregular as _;
 use crate::machine::Machine;
 use crate::matmul::MatmulArgs;
+use crate::observer::ObserverArgs;
 use crate::offload::OffloadArgs;
 use crate::schemes::SchemesArgs;
 use crate::stream::StreamArgs;
@@ -94,6 +97,8 @@ pub enum Bench {
     FsBandwidth(FsBandwidthArgs),
     /// Products of matrices in files (`CellFS`, Table 4)
     Matmul(MatmulArgs),
+    /// What others who look into a run cost it
+    Observer(ObserverArgs),
 }
 
 /// How results are printed.
@@ -122,6 +127,7 @@ pub fn tables(bench: &Bench) -> anyhow::Result<Vec<Table>> {
         Bench::Schemes(args) => schemes::run(args, &machine)?,
         Bench::FsBandwidth(args) => fs_bandwidth::run(args, &machine)?,
         Bench::Matmul(args) => matmul::run(args, &machine)?,
+        Bench::Observer(args) => observer::run(args, &machine)?,
         Bench::Walk(args) => vec![walk::Walk::run(args, &machine)?],
         Bench::Listrank(args) => vec![listrank::ListRank::run(args, &machine)?],
         Bench::Probe(args) => vec![probe::Probe::run(args, &machine)?],

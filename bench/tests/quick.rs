@@ -83,13 +83,19 @@ fn schemes() {
 
 #[test]
 fn fs_bandwidth() {
-    // Small and huge pages; the cost of one read; what it all takes.
-    check("fs-bandwidth --accelerators 1,3", 5);
+    // Small and huge pages; in #U; the cost of one read; by a socket; what it all takes.
+    check("fs-bandwidth --accelerators 1,3", 6);
 }
 
 #[test]
 fn matmul() {
     check("matmul --accelerators 1,3", 1);
+}
+
+#[test]
+fn observer() {
+    // One for each kernel.
+    check("observer", 3);
 }
 
 #[test]

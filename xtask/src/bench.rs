@@ -22,6 +22,7 @@ pub(crate) const EXPERIMENTS: &[&str] = &[
     "schemes",
     "fs-bandwidth",
     "matmul",
+    "observer",
 ];
 
 /// What to run.
