@@ -1,0 +1,328 @@
+//! The manager: who is a member, who has which lease, and what came of it.
+
+mod job;
+mod members;
+mod merges;
+mod pace;
+mod pool;
+mod settings;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use job::Job;
+pub use job::{JobSpec, Progress};
+use members::Member;
+pub use merges::Merging;
+pub use settings::{Config, Counters, JobError};
+
+use crate::tree::Span;
+use crate::{Epoch, Failure, JobId, LeaseId, NodeId, ToManager, ToNode};
+use job::Holder;
+
+/// A merge under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MergeId(pub u64);
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event<R> {
+    /// A node said something. Messages of one node are told in the order it sent
+    /// them; all that came before a tick are told before it.
+    From(NodeId, ToManager<R>),
+    /// The transport knows that a node is gone.
+    Lost(NodeId),
+    /// What a merge came to.
+    Merged(MergeId, Result<R, String>),
+    /// The time asked for by [`Action::SetTimer`] is there; any other does no harm.
+    Tick,
+    /// A job with a number that was not used before.
+    Submit(JobId, JobSpec),
+    /// A job is not wanted any more.
+    Abort(JobId),
+    /// No jobs will come: those there are are ended, then all nodes are dismissed.
+    Drain,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each action says what its fields are")]
+pub enum Action<R> {
+    /// Send this. [`ToNode::Fenced`] may also cut the connection.
+    Tell(NodeId, ToNode),
+    /// Merge `from` into `into`, whose units come before, if any order will not do; then [`Event::Merged`].
+    Merge { id: MergeId, job: JobId, into: R, from: R },
+    /// Nobody wants that result.
+    Drop(R),
+    /// The job's result; none of a job without units, or without results.
+    Finished { job: JobId, result: Option<R> },
+    /// The job ended without.
+    Failed { job: JobId, error: JobError },
+    /// Send [`Event::Tick`] at that time; an earlier wish counts no more.
+    SetTimer(Duration),
+}
+
+/// Gives the units of jobs to nodes that ask for work, as they ask, and puts
+/// results together; `R` is the result of a lease, of which it knows nothing.
+///
+/// Results it holds of a job with holes (spans free or out) in a tree of some
+/// levels: at most `max(backlog_max, holes_max * levels)` and one for each lease
+/// out. Each result that waits has a hole under its sibling, and a hole is under
+/// one sibling per level; while merges lag behind no lease is given.
+#[derive(Debug)]
+pub struct Manager<R> {
+    config: Config,
+    now: Duration,
+    members: BTreeMap<NodeId, Member>,
+    /// Members that asked for more than they got, first come, first served.
+    waiting: VecDeque<(NodeId, Epoch)>,
+    jobs: BTreeMap<JobId, Job<R>>,
+    merging: BTreeMap<MergeId, (JobId, Span)>,
+    /// The number of the last epoch, lease or merge.
+    serial: u64,
+    draining: bool,
+    /// Since when there is no member.
+    deserted: Duration,
+    timer: Option<Duration>,
+    counters: Counters,
+}
+
+impl<R> Manager<R> {
+    /// No nodes, no jobs.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            serial: config.serial,
+            config,
+            now: Duration::ZERO,
+            members: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            jobs: BTreeMap::new(),
+            merging: BTreeMap::new(),
+            draining: false,
+            deserted: Duration::ZERO,
+            timer: None,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes what happened at `now`, counted from any fixed start, and appends what is to be done.
+    pub fn on(&mut self, now: Duration, event: Event<R>, actions: &mut Vec<Action<R>>) {
+        self.now = now.max(self.now);
+        match event {
+            Event::From(node, message) => self.heard(node, message, actions),
+            Event::Lost(node) => self.lose(node, actions),
+            Event::Merged(id, result) => self.merged(id, result, actions),
+            Event::Tick => self.expire(actions),
+            Event::Submit(job, spec) => self.submit(job, spec, actions),
+            Event::Abort(job) => self.fail(job, JobError::Aborted, actions),
+            Event::Drain => self.draining = true,
+        }
+        self.serve(actions);
+        self.dismiss_all(actions);
+    }
+
+    /// Whether all jobs are over, none will come, and all nodes were dismissed.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.draining && self.jobs.is_empty() && self.members.is_empty()
+    }
+
+    /// What happened so far, for statistics.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The jobs that are not over.
+    pub fn progress(&self) -> impl Iterator<Item = Progress> {
+        self.jobs.iter().map(|(id, job)| Progress {
+            job: *id,
+            units_free: job.pool.units(),
+            holes: job.holes(),
+            levels: job.tree.levels(),
+            results_waiting: job.merges.waiting(),
+        })
+    }
+
+    fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    fn heard(&mut self, node: NodeId, message: ToManager<R>, actions: &mut Vec<Action<R>>) {
+        match message {
+            ToManager::Hello(hello) => self.join(node, &hello, actions),
+            ToManager::Ask { epoch, in_all } => {
+                if let Some(member) = self.member(node, epoch, actions) {
+                    member.ask(in_all);
+                    self.settle(node, actions);
+                }
+            }
+            ToManager::Result { epoch, lease, result } => {
+                self.returned((node, epoch, lease), result, actions);
+            }
+            ToManager::Failed { epoch, lease, failure } => {
+                self.failed((node, epoch, lease), failure, actions);
+            }
+            ToManager::Alive { epoch } => {
+                self.member(node, epoch, actions);
+            }
+            ToManager::Leaving { epoch } => {
+                if let Some(member) = self.member(node, epoch, actions) {
+                    member.leaving = true;
+                    self.settle(node, actions);
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, id: JobId, spec: JobSpec, actions: &mut Vec<Action<R>>) {
+        let job = match Job::new(spec, self.now) {
+            _ if self.jobs.contains_key(&id) => return,
+            _ if self.draining => Err(JobError::Draining),
+            _ if self.jobs.len() >= self.config.jobs_max => {
+                Err(JobError::Full { jobs_max: self.config.jobs_max })
+            }
+            None => Err(JobError::Units { units: spec.units }),
+            Some(job) => Ok(job),
+        };
+        match job {
+            Ok(job) => {
+                self.jobs.insert(id, job);
+                self.wake_at(self.now + self.config.join_wait, actions);
+                self.advance(id, actions);
+            }
+            Err(error) => actions.push(Action::Failed { job: id, error }),
+        }
+    }
+
+    /// A lease's result: the first of its span counts.
+    fn returned(
+        &mut self,
+        (node, epoch, lease): (NodeId, Epoch, LeaseId),
+        result: R,
+        actions: &mut Vec<Action<R>>,
+    ) {
+        let now = self.now;
+        let held = self.member(node, epoch, actions).and_then(|member| {
+            let held = member.leases.remove(&lease)?;
+            let since = std::mem::replace(&mut member.returned, now);
+            Some((held, since))
+        });
+        let Some(((id, first), since)) = held else {
+            self.counters.results_dropped += 1;
+            return actions.push(Action::Drop(result));
+        };
+        self.settle(node, actions);
+        let Some(job) = self.jobs.get_mut(&id) else { return actions.push(Action::Drop(result)) };
+        let Some(out) = job.end(first) else { return actions.push(Action::Drop(result)) };
+        let bytes = job.tree.units(out.span).saturating_mul(job.spec.unit_bytes);
+        let mine = out.holders.iter().find(|holder| holder.lease == lease);
+        let took = now.saturating_sub(since.max(mine.map_or(since, |mine| mine.given)));
+        job.paces.entry(node).or_default().measured(out.span.level, bytes, took);
+        actions.extend(job.merges.add(out.span, result).map(Action::Drop));
+        self.counters.results += 1;
+        for holder in out.holders.iter().filter(|holder| holder.lease != lease) {
+            self.withdraw(holder, actions);
+        }
+        self.advance(id, actions);
+    }
+
+    fn failed(
+        &mut self,
+        (node, epoch, lease): (NodeId, Epoch, LeaseId),
+        failure: Failure,
+        actions: &mut Vec<Action<R>>,
+    ) {
+        let held = self.member(node, epoch, actions);
+        let Some((id, first)) = held.and_then(|member| member.leases.remove(&lease)) else {
+            self.counters.results_dropped += 1;
+            return;
+        };
+        self.settle(node, actions);
+        self.counters.failures += 1;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if let Some(error) = job.failed(first, lease, node, failure, self.config.tries_max) {
+            self.fail(id, error, actions);
+        }
+    }
+
+    fn merged(&mut self, id: MergeId, result: Result<R, String>, actions: &mut Vec<Action<R>>) {
+        let Some((id, span)) = self.merging.remove(&id) else {
+            return actions.extend(result.ok().map(Action::Drop));
+        };
+        match (self.jobs.get_mut(&id), result) {
+            (Some(job), Ok(result)) => {
+                job.merges.merged(span, result);
+                self.advance(id, actions);
+            }
+            (_, Ok(result)) => actions.push(Action::Drop(result)),
+            (_, Err(what)) => self.fail(id, JobError::Merge { what }, actions),
+        }
+    }
+
+    /// Starts the merges that can be, and ends the job if it is over.
+    fn advance(&mut self, id: JobId, actions: &mut Vec<Action<R>>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        while let Some(pair) = job.merges.start(self.config.merges_max) {
+            self.serial += 1;
+            let merge = MergeId(self.serial);
+            self.merging.insert(merge, (id, pair.span));
+            actions.push(Action::Merge { id: merge, job: id, into: pair.into, from: pair.from });
+        }
+        if job.is_over()
+            && let Some(job) = self.jobs.remove(&id)
+        {
+            let result = job.merges.into_results().next();
+            actions.push(Action::Finished { job: id, result });
+        }
+    }
+
+    /// Ends a job without a result.
+    fn fail(&mut self, id: JobId, error: JobError, actions: &mut Vec<Action<R>>) {
+        let Some(job) = self.jobs.remove(&id) else { return };
+        self.merging.retain(|_, (of, _)| *of != id);
+        for holder in job.out.values().flat_map(|out| &out.holders) {
+            self.withdraw(holder, actions);
+        }
+        actions.extend(job.merges.into_results().map(Action::Drop));
+        actions.push(Action::Failed { job: id, error });
+    }
+
+    /// Takes a lease off a member that goes on.
+    fn withdraw(&mut self, holder: &Holder, actions: &mut Vec<Action<R>>) {
+        let (node, lease) = (holder.node, holder.lease);
+        let Some(member) = self.members.get_mut(&node) else { return };
+        if member.leases.remove(&lease).is_some() {
+            let epoch = member.epoch;
+            self.counters.withdrawn += 1;
+            actions.push(Action::Tell(node, ToNode::Withdraw { epoch, lease }));
+            self.settle(node, actions);
+        }
+    }
+
+    /// Gives out what there is to those that wait.
+    fn serve(&mut self, actions: &mut Vec<Action<R>>) {
+        let mut untried = self.waiting.len();
+        while untried > 0 && self.jobs.values().any(Job::has_something) {
+            untried -= 1;
+            let Some((node, epoch)) = self.waiting.pop_front() else { return };
+            let Some(member) = self.members.get_mut(&node).filter(|of| of.epoch == epoch) else {
+                continue;
+            };
+            if member.wants() == 0 {
+                member.queued = false;
+                continue;
+            }
+            self.waiting.push_back((node, epoch));
+            if let Some(lease) = self.choose(node) {
+                actions.push(Action::Tell(node, ToNode::Lease { epoch, lease }));
+                untried = self.waiting.len();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! One job: which of its units are free, out, or done.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::merges::{Merges, Merging};
+use super::pace::{Pace, Shares, level_of};
+use super::pool::{Pool, Tries};
+use super::{Config, JobError};
+use crate::tree::{Span, Tree};
+use crate::{Failure, JobId, LeaseId, NodeId};
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobSpec {
+    /// Units, numbered from 0; [`UNITS_MAX`](crate::UNITS_MAX) at most.
+    pub units: u64,
+    /// Bytes of a unit: what is measured and what fits a buffer.
+    pub unit_bytes: u64,
+    /// How results become one.
+    pub merging: Merging,
+    /// Units of each lease, rounded down to a power of two. Measured if `None`.
+    pub lease_units: Option<u64>,
+}
+
+/// One of the nodes that have a span.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holder {
+    pub(crate) node: NodeId,
+    pub(crate) lease: LeaseId,
+    pub(crate) given: Duration,
+}
+
+/// A span with one holder or two.
+#[derive(Debug)]
+pub(crate) struct Out {
+    pub(crate) span: Span,
+    pub(crate) tries: Tries,
+    pub(crate) holders: Vec<Holder>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Job<R> {
+    pub(crate) spec: JobSpec,
+    pub(crate) tree: Tree,
+    pub(crate) pool: Pool,
+    /// By first unit.
+    pub(crate) out: BTreeMap<u64, Out>,
+    /// Those of `out` with one holder, the oldest first.
+    alone: BTreeSet<(LeaseId, u64)>,
+    pub(crate) merges: Merges<R>,
+    pub(crate) paces: BTreeMap<NodeId, Pace>,
+    pub(crate) submitted: Duration,
+}
+
+impl<R> Job<R> {
+    /// `None` of too many units.
+    pub(crate) fn new(spec: JobSpec, submitted: Duration) -> Option<Self> {
+        let tree = Tree::new(spec.units)?;
+        Some(Self {
+            spec,
+            tree,
+            pool: Pool::new(tree),
+            out: BTreeMap::new(),
+            alone: BTreeSet::new(),
+            merges: Merges::new(spec.merging, tree),
+            paces: BTreeMap::new(),
+            submitted,
+        })
+    }
+
+    /// Whether nothing is left to be done.
+    pub(crate) fn is_over(&self) -> bool {
+        let idle = self.out.is_empty() && self.merges.running() == 0;
+        idle && self.pool.spans() == 0 && self.merges.waiting() <= 1
+    }
+
+    /// Spans that are free or out: what the tree still has holes for.
+    pub(crate) fn holes(&self) -> usize {
+        self.pool.spans() + self.out.len()
+    }
+
+    /// Whether results are to be merged before more are made.
+    fn is_crowded(&self, backlog_max: usize) -> bool {
+        self.merges.running() > 0 && self.merges.waiting() > backlog_max
+    }
+
+    /// Whether a node could get anything.
+    pub(crate) fn has_something(&self) -> bool {
+        self.pool.spans() > 0 || !self.alone.is_empty()
+    }
+
+    /// How long the next lease of `node` is to be, as a power of two.
+    fn level(
+        &self,
+        node: NodeId,
+        nodes: usize,
+        buffer_bytes: u64,
+        config: &Config,
+    ) -> u8 {
+        let lease_bytes_max = config.lease_bytes_max.min(buffer_bytes);
+        if let Some(units) = self.spec.lease_units {
+            return level_of(units.min(lease_bytes_max / self.spec.unit_bytes.max(1)));
+        }
+        let rates = || self.paces.values().filter_map(Pace::rate);
+        let shares = Shares {
+            free: self.pool.units(),
+            unit_bytes: self.spec.unit_bytes,
+            lease_bytes_max,
+            nodes,
+            known: rates().count(),
+            rate: rates().sum(),
+            factor: config.guided_factor,
+            lease_cost: config.lease_cost,
+        };
+        match self.paces.get(&node) {
+            Some(pace) => pace.level(&shares),
+            None => Pace::default().level(&shares),
+        }
+    }
+
+    /// A free span for `holder`, which is out now, and whether it was given before.
+    /// None while results are to be merged first, and none for who fails at all
+    /// it gets while other `workers` do not.
+    pub(crate) fn take(
+        &mut self,
+        holder: Holder,
+        buffer_bytes: u64,
+        workers: impl Iterator<Item = NodeId> + Clone,
+        config: &Config,
+    ) -> Option<(Span, bool)> {
+        let fails = |node: &NodeId| self.paces.get(node).is_some_and(Pace::fails);
+        let mut able = workers.clone().filter(|node| !fails(node)).peekable();
+        if self.is_crowded(config.backlog_max) || (fails(&holder.node) && able.peek().is_some()) {
+            return None;
+        }
+        let able: Vec<_> = if self.pool.was_given() { able.collect() } else { Vec::new() };
+        let level = self.level(holder.node, workers.count(), buffer_bytes, config);
+        let (span, tries) = self.pool.take(level, |tries| {
+            // On one where it did not fail, if there is such a one.
+            let failed_on = &tries.failed_on;
+            !failed_on.contains(&holder.node) || able.iter().all(|other| failed_on.contains(other))
+        })?;
+        let is_again = tries.is_some();
+        let (tries, holders) = (tries.unwrap_or_default(), vec![holder]);
+        self.out.insert(span.first, Out { span, tries, holders });
+        self.alone.insert((holder.lease, span.first));
+        Some((span, is_again))
+    }
+
+    /// The span that one other node has had for longest.
+    pub(crate) fn oldest(&self, node: NodeId) -> Option<(Holder, Span)> {
+        self.alone.iter().find_map(|(_, first)| {
+            let out = self.out.get(first)?;
+            let holder = out.holders.first()?;
+            let is_other = holder.node != node && !out.tries.failed_on.contains(&node);
+            is_other.then_some((*holder, out.span))
+        })
+    }
+
+    /// Gives a span that is out to a second node.
+    pub(crate) fn share(&mut self, span: Span, second: Holder) {
+        let Some(out) = self.out.get_mut(&span.first) else { return };
+        for holder in &out.holders {
+            self.alone.remove(&(holder.lease, span.first));
+        }
+        out.holders.push(second);
+    }
+
+    /// Ends the lease that brought the result of a span, and all others of it.
+    pub(crate) fn end(&mut self, first: u64) -> Option<Out> {
+        let out = self.out.remove(&first)?;
+        for holder in &out.holders {
+            self.alone.remove(&(holder.lease, first));
+        }
+        Some(out)
+    }
+
+    /// Ends one lease that brought none. The span, if no other node has it.
+    fn give_up(&mut self, first: u64, lease: LeaseId) -> Option<Out> {
+        let out = self.out.get_mut(&first)?;
+        out.holders.retain(|holder| holder.lease != lease);
+        self.alone.remove(&(lease, first));
+        match out.holders.first() {
+            Some(other) => {
+                self.alone.insert((other.lease, first));
+                None
+            }
+            None => self.out.remove(&first),
+        }
+    }
+
+    /// The holder of a lease is lost: its units are free, in two halves. An
+    /// error if they were lost too often.
+    pub(crate) fn lost(&mut self, first: u64, lease: LeaseId, losses_max: u32) -> Option<JobError> {
+        let Out { span, mut tries, .. } = self.give_up(first, lease)?;
+        tries.lost += 1;
+        if tries.lost >= losses_max {
+            let (units, losses) = (self.tree.units(span), tries.lost);
+            return Some(JobError::Lost { first, units, losses });
+        }
+        self.pool.put_back(span, tries);
+        None
+    }
+
+    /// A lease failed on `node`: the unit is tried elsewhere, and so are, apart
+    /// from it, the others. An error if it was tried often enough.
+    pub(crate) fn failed(
+        &mut self,
+        first: u64,
+        lease: LeaseId,
+        node: NodeId,
+        failure: Failure,
+        tries_max: usize,
+    ) -> Option<JobError> {
+        self.paces.entry(node).or_default().failed();
+        let out = self.out.get_mut(&first)?;
+        let (span, units) = (out.span, self.tree.units(out.span));
+        let named = failure.unit.filter(|unit| (first..first + units).contains(unit));
+        let unit = if units == 1 { Some(first) } else { named };
+        let tries = out.tries.failed + 1;
+        if let Some(unit) = unit.filter(|_| tries >= tries_max) {
+            let Failure { offset, what, .. } = failure;
+            return Some(JobError::Unit { unit, offset, what, tries });
+        }
+        // If another node has it too, that is the next try.
+        if out.holders.len() > 1 || unit.is_none() || units == 1 {
+            out.tries.avoid(node);
+        }
+        out.tries.failed += usize::from(units == 1);
+        let Out { tries, .. } = self.give_up(first, lease)?;
+        match unit.filter(|_| units > 1) {
+            Some(unit) => self.pool.put_back_failed(span, unit, tries, node),
+            None => self.pool.put_back(span, tries),
+        }
+        None
+    }
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Which one.
+    pub job: JobId,
+    /// Units that nobody has.
+    pub units_free: u64,
+    /// Spans that are free or out.
+    pub holes: usize,
+    /// Levels of the tree over the units.
+    pub levels: u8,
+    /// Results that wait to be merged, besides two for each merge under way.
+    pub results_waiting: usize,
+}

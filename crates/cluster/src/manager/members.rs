@@ -1,0 +1,237 @@
+//! Nodes that joined: what each has, what it is to get, and when it is lost.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::job::Holder;
+use super::{Action, JobError, Manager};
+use crate::{Epoch, Hello, JobId, Lease, LeaseId, NodeId, Refusal, ToNode};
+
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) epoch: Epoch,
+    heard: Duration,
+    /// When its last result came.
+    pub(crate) returned: Duration,
+    buffers: u64,
+    buffer_bytes: u64,
+    /// Leases asked for, and given, since it joined.
+    asked: u64,
+    given: u64,
+    /// The job and the first unit of each.
+    pub(crate) leases: BTreeMap<LeaseId, (JobId, u64)>,
+    pub(crate) leaving: bool,
+    pub(crate) queued: bool,
+}
+
+impl Member {
+    /// It wants `in_all` leases; no more than it has buffers for.
+    pub(crate) fn ask(&mut self, in_all: u64) {
+        self.asked = self.asked.max(in_all.min(self.given + self.buffers));
+    }
+
+    /// Leases it may get now.
+    pub(crate) fn wants(&self) -> u64 {
+        let room = self.buffers.saturating_sub(self.leases.len() as u64);
+        if self.leaving { 0 } else { (self.asked - self.given).min(room) }
+    }
+
+    fn works(&self) -> bool {
+        !self.leaving && self.asked > 0
+    }
+}
+
+impl<R> Manager<R> {
+    /// A member that is heard of. A stranger, or one whose membership is over, is told so.
+    pub(super) fn member(
+        &mut self,
+        node: NodeId,
+        epoch: Epoch,
+        actions: &mut Vec<Action<R>>,
+    ) -> Option<&mut Member> {
+        match self.members.get_mut(&node).filter(|member| member.epoch == epoch) {
+            Some(member) => {
+                member.heard = self.now;
+                Some(member)
+            }
+            None => {
+                self.counters.stale += 1;
+                actions.push(Action::Tell(node, ToNode::Fenced { epoch }));
+                None
+            }
+        }
+    }
+
+    /// Remembers a member that wants more than it has; lets one go that leaves and has nothing.
+    pub(super) fn settle(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
+        let Some(member) = self.members.get_mut(&node) else { return };
+        if member.leaving && member.leases.is_empty() {
+            return self.dismiss(node, actions);
+        }
+        if !member.queued && member.wants() > 0 {
+            member.queued = true;
+            self.waiting.push_back((node, member.epoch));
+        }
+    }
+
+    pub(super) fn join(&mut self, node: NodeId, hello: &Hello, actions: &mut Vec<Action<R>>) {
+        // A node that says hello anew knows nothing of what it had. It is not
+        // told that it is fenced, for it would say hello again: its welcome says it.
+        self.end(node, actions);
+        let nodes_max = self.config.nodes_max;
+        let admitted = match self.config.admit(hello) {
+            Ok(()) if self.members.len() >= nodes_max => Err(Refusal::Full { nodes_max }),
+            admitted => admitted,
+        };
+        if let Err(refusal) = admitted {
+            self.counters.refused += 1;
+            return actions.push(Action::Tell(node, ToNode::Refused(refusal)));
+        }
+        let epoch = Epoch(self.next_serial());
+        let member = Member {
+            epoch,
+            heard: self.now,
+            returned: self.now,
+            buffers: hello.buffers.min(self.config.buffers_max).into(),
+            buffer_bytes: hello.buffer_bytes,
+            asked: 0,
+            given: 0,
+            leases: BTreeMap::new(),
+            leaving: false,
+            queued: false,
+        };
+        self.members.insert(node, member);
+        self.counters.joined += 1;
+        let heartbeat = self.config.deadline / 4;
+        actions.push(Action::Tell(node, ToNode::Welcome { epoch, heartbeat }));
+        self.wake_at(self.now + self.config.deadline, actions);
+    }
+
+    /// A node is lost: first nothing of its membership counts any more, then its leases are free.
+    pub(super) fn lose(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
+        if let Some(Member { epoch, .. }) = self.members.get(&node) {
+            actions.push(Action::Tell(node, ToNode::Fenced { epoch: *epoch }));
+            self.end(node, actions);
+        }
+    }
+
+    fn end(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
+        let Some(member) = self.members.remove(&node) else { return };
+        self.counters.lost += 1;
+        for (lease, (id, first)) in member.leases {
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            if let Some(error) = job.lost(first, lease, self.config.losses_max) {
+                self.fail(id, error, actions);
+            }
+        }
+        self.gone(node, actions);
+    }
+
+    /// After a member was taken off.
+    fn gone(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
+        for job in self.jobs.values_mut() {
+            job.paces.remove(&node);
+        }
+        if self.members.is_empty() {
+            self.deserted = self.now;
+            self.wake_at(self.now + self.config.join_wait, actions);
+        }
+    }
+
+    /// Lets a member go that has nothing to do.
+    fn dismiss(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
+        let Some(Member { epoch, .. }) = self.members.remove(&node) else { return };
+        actions.push(Action::Tell(node, ToNode::Dismissed { epoch }));
+        self.gone(node, actions);
+    }
+
+    /// Lets all go when there will be no more work.
+    pub(super) fn dismiss_all(&mut self, actions: &mut Vec<Action<R>>) {
+        while self.draining
+            && self.jobs.is_empty()
+            && let Some((node, _)) = self.members.first_key_value()
+        {
+            self.dismiss(*node, actions);
+        }
+    }
+
+    /// What `node` gets, if anything: units that are free, of the first job
+    /// that has some; when there are none, or a lease is overdue, what another
+    /// node has had for longest, if it has nothing else to do.
+    pub(super) fn choose(&mut self, node: NodeId) -> Option<Lease> {
+        let member = self.members.get(&node)?;
+        let (is_idle, buffer_bytes) = (member.leases.is_empty(), member.buffer_bytes);
+        let (now, overdue) = (self.now, self.config.overdue);
+        if is_idle && let Some(lease) = self.share(node, |given| now - given >= overdue) {
+            return Some(lease);
+        }
+        let workers = self.members.iter().filter(|(_, member)| member.works());
+        let workers = workers.map(|(node, _)| *node);
+        let holder = Holder { node, lease: LeaseId(self.serial + 1), given: now };
+        for (id, job) in &mut self.jobs {
+            let taken = job.take(holder, buffer_bytes, workers.clone(), &self.config);
+            if let Some((span, is_again)) = taken {
+                self.counters.given_again += u64::from(is_again);
+                let (units, first, job) = (job.tree.units(span), span.first, *id);
+                return self.give(node, Lease { id: holder.lease, job, first, units });
+            }
+        }
+        if is_idle { self.share(node, |_| true) } else { None }
+    }
+
+    /// The lease that has been out for longest, for a second node.
+    fn share(&mut self, node: NodeId, is_due: impl Fn(Duration) -> bool) -> Option<Lease> {
+        let of_jobs = self.jobs.iter().filter_map(|(id, job)| Some((*id, job.oldest(node)?)));
+        let oldest = of_jobs.min_by_key(|(_, (holder, _))| holder.lease);
+        let (id, (holder, span)) = oldest.filter(|(_, (holder, _))| is_due(holder.given))?;
+        let job = self.jobs.get_mut(&id).filter(|_| holder.node != node)?;
+        let second = Holder { node, lease: LeaseId(self.serial + 1), given: self.now };
+        job.share(span, second);
+        self.counters.given_twice += 1;
+        let (units, first, job) = (job.tree.units(span), span.first, id);
+        self.give(node, Lease { id: second.lease, job, first, units })
+    }
+
+    fn give(&mut self, node: NodeId, lease: Lease) -> Option<Lease> {
+        self.serial = lease.id.0;
+        self.counters.given += 1;
+        let member = self.members.get_mut(&node)?;
+        member.leases.insert(lease.id, (lease.job, lease.first));
+        member.given += 1;
+        Some(lease)
+    }
+
+    /// Asks for a tick, unless an earlier one is due anyway.
+    pub(super) fn wake_at(&mut self, at: Duration, actions: &mut Vec<Action<R>>) {
+        if self.timer.is_none_or(|due| at < due) {
+            self.timer = Some(at);
+            actions.push(Action::SetTimer(at));
+        }
+    }
+
+    /// Loses nodes that were silent for too long, and fails jobs that nobody came for.
+    pub(super) fn expire(&mut self, actions: &mut Vec<Action<R>>) {
+        if self.timer.is_some_and(|due| due > self.now) {
+            return;
+        }
+        self.timer = None;
+        let (now, deadline, join_wait) = (self.now, self.config.deadline, self.config.join_wait);
+        let silent = self.members.iter().filter(|(_, member)| member.heard + deadline <= now);
+        for node in silent.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.lose(node, actions);
+        }
+        if let Some(heard) = self.members.values().map(|member| member.heard).min() {
+            return self.wake_at(heard + deadline, actions);
+        }
+        let deserted = self.deserted;
+        let alone = |submitted: Duration| submitted.max(deserted) + join_wait;
+        let jobs: Vec<_> = self.jobs.iter().map(|(id, job)| (*id, alone(job.submitted))).collect();
+        for (id, until) in jobs {
+            if until <= now {
+                self.fail(id, JobError::NoNodes { waited: join_wait }, actions);
+            } else {
+                self.wake_at(until, actions);
+            }
+        }
+    }
+}

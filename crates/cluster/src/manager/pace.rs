@@ -1,0 +1,179 @@
+//! How fast a node is at a job, and how long its next lease is to be.
+
+use std::time::Duration;
+
+/// A longer lease is tried while it brings so much more bytes per second.
+const GAIN: f64 = 1.05;
+
+/// The most of its time that the manager spends on giving and taking leases.
+const MANAGER_SHARE: f64 = 0.02;
+
+/// A node that failed at so many leases in a row gets none while another works.
+const FAILED_IN_ROW_MAX: u32 = 4;
+
+/// One node at one job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pace {
+    probe: Probe,
+    best: f64,
+    /// Sums that forget half at each result.
+    bytes: f64,
+    seconds: f64,
+    /// Leases that failed since one did not.
+    failed_in_row: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Probe {
+    /// Of leases of so many units, as a power of two.
+    Level(u8),
+    /// Longer ones were no faster.
+    Settled,
+}
+
+impl Default for Probe {
+    fn default() -> Self {
+        Self::Level(0)
+    }
+}
+
+/// What the length of a lease depends on besides the node's pace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shares {
+    /// Units that nobody has.
+    pub(crate) free: u64,
+    pub(crate) unit_bytes: u64,
+    /// The most bytes of a lease.
+    pub(crate) lease_bytes_max: u64,
+    /// Nodes that work, and their bytes per second together, as far as known.
+    pub(crate) nodes: usize,
+    pub(crate) known: usize,
+    pub(crate) rate: f64,
+    /// A lease has one `factor`-th of a node's share of what is free.
+    pub(crate) factor: f64,
+    pub(crate) lease_cost: Duration,
+}
+
+impl Pace {
+    /// In bytes per second.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        (self.bytes > 0.0).then(|| self.bytes / self.seconds)
+    }
+
+    /// A lease failed.
+    pub(crate) fn failed(&mut self) {
+        self.failed_in_row = self.failed_in_row.saturating_add(1);
+    }
+
+    /// Whether the node is to blame rather than the units.
+    pub(crate) fn fails(&self) -> bool {
+        self.failed_in_row >= FAILED_IN_ROW_MAX
+    }
+
+    /// A lease of `level` came back, `took` after it was given or after the one
+    /// before it came back, whichever was later.
+    pub(crate) fn measured(&mut self, level: u8, bytes: u64, took: Duration) {
+        self.failed_in_row = 0;
+        let seconds = took.as_secs_f64().max(1e-9);
+        let bytes = (bytes as f64).max(1.0);
+        self.bytes = self.bytes / 2.0 + bytes;
+        self.seconds = self.seconds / 2.0 + seconds;
+        if let Probe::Level(probed) = self.probe
+            && probed == level
+        {
+            let rate = bytes / seconds;
+            self.probe = if rate >= GAIN * self.best {
+                Probe::Level(level.saturating_add(1).min(62))
+            } else {
+                Probe::Settled
+            };
+            self.best = self.best.max(rate);
+        }
+    }
+
+    /// How long the next lease is, as a power of two of units: probing doubles
+    /// it, guided self-scheduling (Polychronopoulos and Kuck, 1987) lets it
+    /// shrink with what is left.
+    pub(crate) fn level(&self, shares: &Shares) -> u8 {
+        let nodes = shares.nodes.max(1) as f64;
+        let weight = match self.rate() {
+            Some(rate) if shares.known > 0 => rate * shares.known as f64 / shares.rate,
+            _ => 1.0,
+        };
+        let guided = shares.free as f64 * weight / (nodes * shares.factor);
+        let wished = match self.probe {
+            Probe::Level(level) => guided.min((1_u64 << level) as f64),
+            Probe::Settled => guided,
+        };
+        let unit_bytes = shares.unit_bytes.max(1);
+        let rate = shares.rate * nodes / shares.known.max(1) as f64;
+        let floor = shares.lease_cost.as_secs_f64() * rate / MANAGER_SHARE / unit_bytes as f64;
+        let ceiling = shares.lease_bytes_max / unit_bytes;
+        level_of((wished.max(floor) as u64).min(ceiling))
+    }
+}
+
+/// The greatest power of two that is no more than `units`, or one.
+pub(crate) fn level_of(units: u64) -> u8 {
+    units.checked_ilog2().unwrap_or(0).min(62) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARES: Shares = Shares {
+        free: 1 << 20,
+        unit_bytes: 1000,
+        lease_bytes_max: u64::MAX,
+        nodes: 4,
+        known: 0,
+        rate: 0.0,
+        factor: 2.0,
+        lease_cost: Duration::ZERO,
+    };
+
+    /// Of a node that takes 1 ms per lease and 10 us per unit.
+    fn probed() -> Pace {
+        let mut pace = Pace::default();
+        for level in 0..20 {
+            if matches!(pace.probe, Probe::Settled) {
+                break;
+            }
+            assert_eq!(pace.level(&SHARES), level);
+            let took = Duration::from_micros(1000 + (10 << level));
+            pace.measured(level, 1000 << level, took);
+        }
+        pace
+    }
+
+    #[test]
+    fn leases_double_while_that_pays_and_then_shrink_with_the_rest() {
+        let pace = probed();
+        assert!(matches!(pace.probe, Probe::Settled));
+        // 2^11 units are 21.5 ms, 2^12 42 ms: 4.9% faster.
+        assert!((9e7..1e8).contains(&pace.best), "{}", pace.best);
+        let levels: Vec<_> =
+            [1 << 20, 1 << 10, 64, 8, 1].map(|free| pace.level(&Shares { free, ..SHARES })).into();
+        assert_eq!(levels, [17, 7, 3, 0, 0]);
+    }
+
+    #[test]
+    fn a_slow_node_gets_less() {
+        let pace = probed();
+        let rate = pace.rate().unwrap();
+        let shares = Shares { known: 4, rate: 13.0 * rate, ..SHARES };
+        assert_eq!(pace.level(&shares), 15);
+    }
+
+    #[test]
+    fn no_lease_is_too_short_for_the_manager_or_too_long_for_a_buffer() {
+        let pace = probed();
+        // 4e8 bytes per second are 4e5 units; of 1 ms per lease 2% is a lease each 50 ms.
+        let lease_cost = Duration::from_millis(1);
+        let shares = Shares { free: 9, lease_cost, known: 4, rate: 4e8, ..SHARES };
+        assert_eq!(pace.level(&shares), level_of(20_000));
+        assert_eq!(pace.level(&Shares { lease_bytes_max: 70_000, ..shares }), level_of(70));
+        assert_eq!(pace.level(&Shares { lease_bytes_max: 0, ..shares }), 0);
+    }
+}

@@ -1,0 +1,148 @@
+//! What a manager may do, and what it tells of what it did.
+
+use std::time::Duration;
+
+use crate::{Hello, PROTOCOL, Refusal};
+
+/// Limits and times of a manager.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The build and kernels that nodes must have.
+    pub build: String,
+    /// As [`Hello::kernels`].
+    pub kernels: u64,
+    /// A node that was not heard of for so long is lost.
+    pub deadline: Duration,
+    /// A job without any node fails after so long.
+    pub join_wait: Duration,
+    /// A lease that is out for so long goes to a second node even while others are to be given.
+    pub overdue: Duration,
+    /// A unit that failed so often ends its job.
+    pub tries_max: usize,
+    /// Units whose holders were lost so often end their job: they may be the reason.
+    pub losses_max: u32,
+    /// Nodes at a time.
+    pub nodes_max: usize,
+    /// Leases of one node at a time.
+    pub buffers_max: u32,
+    /// Jobs at a time.
+    pub jobs_max: usize,
+    /// Bytes of a lease, if a unit is no longer.
+    pub lease_bytes_max: u64,
+    /// What giving and taking a lease costs the manager; leases are long enough
+    /// that this is 2% of its time.
+    pub lease_cost: Duration,
+    /// A lease is this part of a node's share of what is left.
+    pub guided_factor: f64,
+    /// Merges of one job at a time, where any order will do.
+    pub merges_max: usize,
+    /// Results that may wait while merges are under way, before no leases are given.
+    pub backlog_max: usize,
+    /// Epochs and leases have greater numbers: of a manager that was started
+    /// anew, those of the one before are none of its own.
+    pub serial: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let Hello { build, kernels, .. } = Hello::default();
+        Self {
+            build,
+            kernels,
+            deadline: Duration::from_secs(10),
+            join_wait: Duration::from_secs(60),
+            overdue: Duration::from_secs(60),
+            tries_max: 3,
+            losses_max: 8,
+            nodes_max: 4096,
+            buffers_max: 16,
+            jobs_max: 1024,
+            lease_bytes_max: 64 << 20,
+            lease_cost: Duration::from_micros(50),
+            guided_factor: 4.0,
+            merges_max: 1,
+            backlog_max: 64,
+            serial: 0,
+        }
+    }
+}
+
+impl Config {
+    /// Whether a node can work here.
+    pub(crate) fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
+        let Hello { protocol, build, kernels, buffers, buffer_bytes } = hello;
+        if *protocol != PROTOCOL {
+            return Err(Refusal::Protocol { ours: PROTOCOL, theirs: *protocol });
+        }
+        if *build != self.build {
+            return Err(Refusal::Build { ours: self.build.clone(), theirs: build.clone() });
+        }
+        if *kernels != self.kernels {
+            return Err(Refusal::Kernels { ours: self.kernels, theirs: *kernels });
+        }
+        if *buffers == 0 || *buffer_bytes == 0 {
+            return Err(Refusal::Buffers { buffers: *buffers, buffer_bytes: *buffer_bytes });
+        }
+        Ok(())
+    }
+}
+
+/// Why a job ended without a result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what its fields are")]
+pub enum JobError {
+    /// One unit cannot be computed.
+    #[error("unit {unit}{} failed {tries} times: {what}", .offset.map(|o| format!(" at byte {o}")).unwrap_or_default())]
+    Unit { unit: u64, offset: Option<u64>, what: String, tries: usize },
+    /// Perhaps it kills its nodes.
+    #[error(
+        "{losses} nodes were lost one after another with units {first} to {} in hand: run those on \
+         one machine to see whether they crash the kernel", first + units - 1
+    )]
+    Lost { first: u64, units: u64, losses: u32 },
+    /// Nobody is there.
+    #[error("no node was there for {} s: start compute nodes, then the job again", .waited.as_secs())]
+    NoNodes { waited: Duration },
+    /// Two results do not go together.
+    #[error("two results cannot be merged: {what}")]
+    Merge { what: String },
+    /// As was asked for.
+    #[error("the job was aborted")]
+    Aborted,
+    /// More than can be counted.
+    #[error("{units} units are more than 2^62: make them longer")]
+    Units { units: u64 },
+    /// Too many jobs.
+    #[error("the manager has {jobs_max} jobs, which is its limit; submit it when one has ended")]
+    Full { jobs_max: usize },
+    /// It came after [`Event::Drain`](super::Event::Drain).
+    #[error("the manager takes no more jobs: it is about to end")]
+    Draining,
+}
+
+/// What happened since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Memberships.
+    pub joined: u64,
+    /// Nodes refused.
+    pub refused: u64,
+    /// Memberships that ended by fencing.
+    pub lost: u64,
+    /// Messages of memberships that were over, or never were.
+    pub stale: u64,
+    /// Leases given, those of the next two included.
+    pub given: u64,
+    /// Leases of units that were given before in vain.
+    pub given_again: u64,
+    /// Leases of units that another node has as well.
+    pub given_twice: u64,
+    /// Leases taken back.
+    pub withdrawn: u64,
+    /// Results that counted.
+    pub results: u64,
+    /// Results and failures that came late, twice, or of leases that never were.
+    pub results_dropped: u64,
+    /// Leases that failed.
+    pub failures: u64,
+}

@@ -1,0 +1,127 @@
+//! What manager and nodes say to each other.
+
+use std::time::Duration;
+
+/// What a transport calls a node: a rank, a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+/// One membership of a node, from its welcome until it leaves or is lost. No two are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub u64);
+
+/// A job. Jobs are served in the order of their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(pub u64);
+
+/// One giving of a range to one node. Later ones have greater numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseId(pub u64);
+
+/// A range of units to be computed: all of it, with one result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Its number.
+    pub id: LeaseId,
+    /// The job whose units these are.
+    pub job: JobId,
+    /// The first unit.
+    pub first: u64,
+    /// How many; at least one.
+    pub units: u64,
+}
+
+/// The version of these messages.
+pub const PROTOCOL: u32 = 1;
+
+/// What a node says of itself before it gets work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// [`PROTOCOL`] of its side.
+    pub protocol: u32,
+    /// The build of its program.
+    pub build: String,
+    /// A hash of its kernels, their parameters' layout and that of their results.
+    pub kernels: u64,
+    /// Leases it keeps at a time: received, computed, returned; at least one.
+    pub buffers: u32,
+    /// The most bytes of one lease; `u64::MAX` where a node reads for itself.
+    pub buffer_bytes: u64,
+}
+
+impl Default for Hello {
+    /// Two buffers of any size.
+    fn default() -> Self {
+        let (build, kernels) = (env!("CARGO_PKG_VERSION").to_owned(), 0);
+        Self { protocol: PROTOCOL, build, kernels, buffers: 2, buffer_bytes: u64::MAX }
+    }
+}
+
+/// Why a node gets no work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what its fields are")]
+pub enum Refusal {
+    /// Other messages.
+    #[error("the manager speaks protocol {ours}, this node {theirs}; run the same build on both")]
+    Protocol { ours: u32, theirs: u32 },
+    /// Another program.
+    #[error("the manager is build {ours}, this node {theirs}; run the same build on both")]
+    Build { ours: String, theirs: String },
+    /// Other kernels, or results that lie differently.
+    #[error("the manager's kernels are {ours:016x}, this node's {theirs:016x}; give both the same")]
+    Kernels { ours: u64, theirs: u64 },
+    /// No work can be given.
+    #[error("this node has {buffers} buffers of {buffer_bytes} bytes; give it one of one byte or more")]
+    Buffers { buffers: u32, buffer_bytes: u64 },
+    /// Enough nodes.
+    #[error("the manager has {nodes_max} nodes, which is its limit; raise it or join later")]
+    Full { nodes_max: usize },
+}
+
+/// Why a lease was not computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The unit that failed, if that is known.
+    pub unit: Option<u64>,
+    /// Where in the input, in bytes, if there is one place.
+    pub offset: Option<u64>,
+    /// What happened, and what to do about it.
+    pub what: String,
+}
+
+/// From a node; `R` is the result of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each message says what its fields are")]
+pub enum ToManager<R> {
+    /// To join.
+    Hello(Hello),
+    /// For work: so many leases were asked for in all since the node joined.
+    /// Said twice it asks for no more.
+    Ask { epoch: Epoch, in_all: u64 },
+    /// What a lease came to.
+    Result { epoch: Epoch, lease: LeaseId, result: R },
+    /// A lease that came to nothing.
+    Failed { epoch: Epoch, lease: LeaseId, failure: Failure },
+    /// Still there.
+    Alive { epoch: Epoch },
+    /// What it has is its last.
+    Leaving { epoch: Epoch },
+}
+
+/// To a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each message says what its fields are")]
+pub enum ToNode {
+    /// It is a member, and is to be heard of at least once per `heartbeat`.
+    Welcome { epoch: Epoch, heartbeat: Duration },
+    /// It is none.
+    Refused(Refusal),
+    /// Work; its bytes go along where the node does not read for itself.
+    Lease { epoch: Epoch, lease: Lease },
+    /// Nobody waits for that lease any more.
+    Withdraw { epoch: Epoch, lease: LeaseId },
+    /// That membership is over, and all of its work with it; the node may join anew.
+    Fenced { epoch: Epoch },
+    /// There is no more work: leave.
+    Dismissed { epoch: Epoch },
+}

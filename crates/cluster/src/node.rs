@@ -1,0 +1,315 @@
+//! A compute node: asks for work as its buffers become free, and gives up what
+//! nobody waits for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::{Epoch, Failure, Hello, Lease, LeaseId, Refusal, ToManager, ToNode};
+
+/// What happened; `R` is the result of a lease.
+#[derive(Debug)]
+pub enum Event<R> {
+    /// The manager can be reached.
+    Start,
+    /// The manager said something. A lease's bytes may still be on their way.
+    Told(ToNode),
+    /// The bytes of a lease are there, or need not be.
+    Fetched(LeaseId),
+    /// A lease was computed.
+    Computed(LeaseId, R),
+    /// It was not: its bytes cannot be had, or a unit failed.
+    Failed(LeaseId, Failure),
+    /// A result has left its buffer.
+    Sent(LeaseId),
+    /// What [`Action::Stop`] asked for.
+    Stopped(LeaseId),
+    /// The node is to leave when it has done what it has.
+    Leave,
+    /// The manager cannot be reached any more.
+    Lost,
+    /// The time asked for by [`Action::SetTimer`] is there; any other does no harm.
+    Tick,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action<R> {
+    /// Send this. After a result, [`Event::Sent`].
+    Say(ToManager<R>),
+    /// Bring the bytes of a lease into a free buffer; then [`Event::Fetched`] or [`Event::Failed`].
+    Fetch(Lease),
+    /// Compute it; then [`Event::Computed`] or [`Event::Failed`]. One at a time.
+    Compute(Lease),
+    /// Leave off fetching or computing it, or let its buffer go; then
+    /// [`Event::Stopped`], unless it ended by itself.
+    Stop(LeaseId),
+    /// Nobody wants that result.
+    Drop(R),
+    /// The node is no member any more, and will not be by itself.
+    Left(Left),
+    /// Send [`Event::Tick`] at that time; an earlier wish counts no more.
+    SetTimer(Duration),
+}
+
+/// Why a node left.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Left {
+    /// There is no more work.
+    #[error("the manager has no more work")]
+    Dismissed,
+    /// It cannot work here.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// The connection ended.
+    #[error("the manager cannot be reached any more: see how it ended, then start this node again")]
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Out,
+    Joining,
+    In(Epoch),
+}
+
+/// Where a buffer is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Fetching,
+    Ready,
+    Computing,
+    Returning,
+    /// Until its buffer is given back, for nobody; the accelerators may have it still.
+    Stopping { computing: bool },
+}
+
+/// Keeps as many leases as it has buffers: while one is computed the next is
+/// received and the one before is returned (Cell Connector, 4.3.2). When it is
+/// told that its membership is over it drops all and joins anew.
+#[derive(Debug)]
+pub struct Node {
+    hello: Hello,
+    state: State,
+    leaving: bool,
+    heartbeat: Duration,
+    /// When it last said something.
+    said: Duration,
+    timer: Option<Duration>,
+    /// What has a buffer.
+    work: BTreeMap<LeaseId, (Lease, Stage)>,
+    /// Leases asked for and received in this membership.
+    asked: u64,
+    received: u64,
+    /// Of an earlier number is no new lease.
+    last: LeaseId,
+}
+
+impl Node {
+    /// A node that is no member yet.
+    #[must_use]
+    pub fn new(hello: Hello) -> Self {
+        Self {
+            hello,
+            state: State::Out,
+            leaving: false,
+            heartbeat: Duration::MAX,
+            said: Duration::ZERO,
+            timer: None,
+            work: BTreeMap::new(),
+            asked: 0,
+            received: 0,
+            last: LeaseId(0),
+        }
+    }
+
+    /// Takes what happened at `now`, counted from any fixed start, and appends what is to be done.
+    pub fn on<R>(&mut self, now: Duration, event: Event<R>, actions: &mut Vec<Action<R>>) {
+        let from = actions.len();
+        match event {
+            Event::Start => self.start(actions),
+            Event::Told(message) => self.told(message, actions),
+            Event::Fetched(lease) => self.advance(lease, Stage::Fetching, Stage::Ready),
+            Event::Computed(lease, result) => self.computed(lease, result, actions),
+            Event::Failed(lease, failure) => self.failed(lease, failure, actions),
+            Event::Sent(lease) | Event::Stopped(lease) => self.freed(lease),
+            Event::Leave => self.leave(actions),
+            Event::Lost => self.leave_off(Left::Lost, actions),
+            Event::Tick => {}
+        }
+        self.compute(actions);
+        self.ask(actions);
+        self.beat(now, from, actions);
+    }
+
+    /// Leases that have a buffer, those included that nobody waits for.
+    #[must_use]
+    pub fn buffers_used(&self) -> usize {
+        self.work.len()
+    }
+
+    fn start<R>(&mut self, actions: &mut Vec<Action<R>>) {
+        if self.state == State::Out {
+            self.leaving = false;
+            self.join(actions);
+        }
+    }
+
+    fn join<R>(&mut self, actions: &mut Vec<Action<R>>) {
+        self.state = State::Joining;
+        actions.push(Action::Say(ToManager::Hello(self.hello.clone())));
+    }
+
+    fn told<R>(&mut self, message: ToNode, actions: &mut Vec<Action<R>>) {
+        match message {
+            ToNode::Welcome { epoch, heartbeat } => self.welcome(epoch, heartbeat, actions),
+            ToNode::Refused(refusal) if self.state == State::Joining => {
+                self.leave_off(Left::Refused(refusal), actions);
+            }
+            ToNode::Lease { epoch, lease } if self.state == State::In(epoch) => {
+                self.received += 1;
+                let has_room = self.work.len() < self.hello.buffers as usize;
+                if has_room && lease.id > self.last {
+                    self.last = lease.id;
+                    self.work.insert(lease.id, (lease, Stage::Fetching));
+                    actions.push(Action::Fetch(lease));
+                }
+            }
+            ToNode::Withdraw { epoch, lease } if self.state == State::In(epoch) => {
+                self.stop(lease, actions);
+            }
+            ToNode::Fenced { epoch } if self.state == State::In(epoch) => {
+                self.stop_all(actions);
+                if self.leaving {
+                    return self.leave_off(Left::Dismissed, actions);
+                }
+                self.join(actions);
+            }
+            ToNode::Dismissed { epoch } if self.state == State::In(epoch) => {
+                self.leave_off(Left::Dismissed, actions);
+            }
+            // Of a membership that is over.
+            _ => {}
+        }
+    }
+
+    fn welcome<R>(&mut self, epoch: Epoch, heartbeat: Duration, actions: &mut Vec<Action<R>>) {
+        match self.state {
+            State::Out => return actions.push(Action::Say(ToManager::Leaving { epoch })),
+            State::In(current) if current >= epoch => return,
+            State::In(_) | State::Joining => self.stop_all(actions),
+        }
+        self.state = State::In(epoch);
+        (self.heartbeat, self.timer) = (heartbeat, None);
+        (self.asked, self.received) = (0, 0);
+        if self.leaving {
+            actions.push(Action::Say(ToManager::Leaving { epoch }));
+        }
+    }
+
+    fn leave<R>(&mut self, actions: &mut Vec<Action<R>>) {
+        self.leaving = true;
+        if let State::In(epoch) = self.state {
+            actions.push(Action::Say(ToManager::Leaving { epoch }));
+        }
+    }
+
+    fn leave_off<R>(&mut self, why: Left, actions: &mut Vec<Action<R>>) {
+        self.stop_all(actions);
+        if self.state != State::Out {
+            self.state = State::Out;
+            actions.push(Action::Left(why));
+        }
+    }
+
+    fn stop_all<R>(&mut self, actions: &mut Vec<Action<R>>) {
+        for lease in self.work.keys().copied().collect::<Vec<_>>() {
+            self.stop(lease, actions);
+        }
+    }
+
+    /// What is being sent goes its way.
+    fn stop<R>(&mut self, lease: LeaseId, actions: &mut Vec<Action<R>>) {
+        if let Some((_, stage)) = self.work.get_mut(&lease)
+            && !matches!(stage, Stage::Returning | Stage::Stopping { .. })
+        {
+            *stage = Stage::Stopping { computing: *stage == Stage::Computing };
+            actions.push(Action::Stop(lease));
+        }
+    }
+
+    fn advance(&mut self, lease: LeaseId, from: Stage, to: Stage) {
+        if let Some((_, stage)) = self.work.get_mut(&lease)
+            && *stage == from
+        {
+            *stage = to;
+        }
+    }
+
+    fn computed<R>(&mut self, lease: LeaseId, result: R, actions: &mut Vec<Action<R>>) {
+        match (self.work.get_mut(&lease), self.state) {
+            (Some((_, stage @ Stage::Computing)), State::In(epoch)) => {
+                *stage = Stage::Returning;
+                actions.push(Action::Say(ToManager::Result { epoch, lease, result }));
+            }
+            _ => {
+                self.freed(lease);
+                actions.push(Action::Drop(result));
+            }
+        }
+    }
+
+    fn failed<R>(&mut self, lease: LeaseId, failure: Failure, actions: &mut Vec<Action<R>>) {
+        let stage = self.work.get(&lease).map(|(_, stage)| *stage);
+        self.freed(lease);
+        if let (Some(Stage::Fetching | Stage::Computing), State::In(epoch)) = (stage, self.state) {
+            actions.push(Action::Say(ToManager::Failed { epoch, lease, failure }));
+        }
+    }
+
+    fn freed(&mut self, lease: LeaseId) {
+        self.work.remove(&lease);
+    }
+
+    /// Computes the oldest lease that is there, when no other is computed.
+    fn compute<R>(&mut self, actions: &mut Vec<Action<R>>) {
+        let computing = [Stage::Computing, Stage::Stopping { computing: true }];
+        if self.work.values().any(|(_, stage)| computing.contains(stage)) {
+            return;
+        }
+        let ready = self.work.values_mut().find(|(_, stage)| *stage == Stage::Ready);
+        if let Some((lease, stage)) = ready {
+            *stage = Stage::Computing;
+            actions.push(Action::Compute(*lease));
+        }
+    }
+
+    /// Asks for a lease per free buffer.
+    fn ask<R>(&mut self, actions: &mut Vec<Action<R>>) {
+        let State::In(epoch) = self.state else { return };
+        let expected = self.asked.saturating_sub(self.received) + self.work.len() as u64;
+        let free = u64::from(self.hello.buffers).saturating_sub(expected);
+        if free > 0 && !self.leaving {
+            self.asked += free;
+            actions.push(Action::Say(ToManager::Ask { epoch, in_all: self.asked }));
+        }
+    }
+
+    /// Lets itself be heard of when it had nothing to say for long.
+    fn beat<R>(&mut self, now: Duration, from: usize, actions: &mut Vec<Action<R>>) {
+        let State::In(epoch) = self.state else { return };
+        if actions.iter().skip(from).any(|action| matches!(action, Action::Say(_))) {
+            self.said = now;
+        } else if now.saturating_sub(self.said) >= self.heartbeat {
+            self.said = now;
+            actions.push(Action::Say(ToManager::Alive { epoch }));
+        }
+        if self.timer.is_none_or(|due| due <= now) {
+            let due = self.said.saturating_add(self.heartbeat);
+            self.timer = Some(due);
+            actions.push(Action::SetTimer(due));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Every job ends: with the one right result, or with the error that its faults imply.
+
+use cellway_cluster::manager::{Config, Event};
+use cellway_cluster::{JobError, JobId, JobSpec, Merging};
+use std::time::Duration;
+
+use crate::found::Random;
+use crate::host::Host;
+use crate::world::{MS, Settings, What, World};
+
+/// Says which seed failed.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("CELLWAY_SEED={} runs this one alone", self.0);
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
+}
+
+/// Runs seeds until so many steps were made in all, or so many seeds as were asked for.
+fn seeds(steps: u64, run: impl Fn(u64) -> u64) {
+    if let Some(seed) = number("CELLWAY_SEED") {
+        let seed = Seed(seed);
+        run(seed.0);
+        return;
+    }
+    let (mut made, mut next, seeds) = (0, 0, number("CELLWAY_SEEDS"));
+    while seeds.map_or(made < steps, |seeds| next < seeds) {
+        let seed = Seed(next);
+        made += run(seed.0);
+        next += 1;
+    }
+    println!("{made} steps over {next} seeds");
+}
+
+fn config(random: &mut Random) -> Config {
+    Config {
+        deadline: Duration::from_millis(1000),
+        join_wait: Duration::from_millis(5000),
+        overdue: Duration::from_millis(random.pick(&[200, 2000, 60_000])),
+        lease_bytes_max: random.pick(&[100, 10_000, 1 << 40]),
+        guided_factor: random.pick(&[1.0, 2.0, 4.0]),
+        merges_max: random.pick(&[1, 3]),
+        backlog_max: random.pick(&[0, 4, 64]),
+        // Here nodes are lost for no fault of the units.
+        losses_max: u32::MAX,
+        ..Config::default()
+    }
+}
+
+fn settings(random: &mut Random) -> Settings {
+    Settings {
+        latency_ns: random.pick(&[0, MS / 10, 20 * MS]),
+        jitter_ns: random.pick(&[0, MS, 100 * MS]),
+        ships: random.one_in(2),
+        bytes_per_second: random.pick(&[1_000_000, 111_000_000]),
+        fetch_ns: random.pick(&[0, 3 * MS]),
+        lease_ns: random.pick(&[0, MS]),
+        merge_ns: random.pick(&[0, MS, 30 * MS]),
+        twice: random.pick(&[0, 5, 50]),
+        ..Settings::default()
+    }
+}
+
+fn hosts(random: &mut Random) -> Vec<Host> {
+    let many = 1 + random.below(8);
+    let one = |_| {
+        let ns_per_unit = random.pick(&[MS / 10, MS, 10 * MS, 200 * MS]);
+        Host::new(ns_per_unit, 1 + random.below(3) as u32)
+    };
+    (0..many).map(one).collect()
+}
+
+/// Jobs of all kinds; those that are to fail say so.
+fn jobs(world: &mut World) {
+    let many = 1 + world.random.below(4);
+    for id in 1..=many {
+        let random = &mut world.random;
+        let units = random.pick(&[0, 1, 2, 3, 7, 64, 100, 200, 500]);
+        let spec = JobSpec {
+            units,
+            unit_bytes: random.pick(&[0, 1, 1000]),
+            merging: random.pick(&[
+                Merging::AlongTree,
+                Merging::AlongTree,
+                Merging::AnyOrder,
+                Merging::Nothing,
+            ]),
+            lease_units: random.pick(&[None, None, Some(1), Some(16)]),
+        };
+        let at = random.below(2000 * MS);
+        let failing: Vec<_> = match random.below(4) {
+            0 if units > 0 => (0..random.below(6)).map(|_| random.below(units)).collect(),
+            _ => Vec::new(),
+        };
+        let times = random.pick(&[1, 2, u32::MAX]);
+        let (named, aborted) = (random.one_in(2), random.one_in(8));
+        let abort_at = at + random.below(3000 * MS);
+        let job = world.job(at, id, spec);
+        job.failing = failing.into_iter().map(|unit| (unit, times)).collect();
+        job.failures_named = named;
+        if aborted {
+            world.at(abort_at, What::Manager(Event::Abort(JobId(id))));
+        }
+    }
+}
+
+/// Kills, pauses, joins and leaves; host 0 stays if there is to be a `survivor`.
+fn faults(world: &mut World, survivor: bool) {
+    let hosts = world.hosts.len();
+    for at in 0..hosts {
+        let late = world.random.below(3) * world.random.below(1500 * MS);
+        world.at(if at == 0 { 0 } else { late }, What::Start(at));
+    }
+    for _ in 0..world.random.below(12) {
+        let random = &mut world.random;
+        let (host, at) = (random.below(hosts as u64) as usize, random.below(4000 * MS));
+        if host == 0 && survivor {
+            continue;
+        }
+        let back = at + random.below(4000 * MS);
+        match random.below(5) {
+            0 => world.at(at, What::Kill(host)),
+            1 => {
+                world.at(at, What::Kill(host));
+                world.at(back, What::Start(host));
+            }
+            2 => {
+                world.at(at, What::Pause(host));
+                world.at(back, What::Resume(host));
+            }
+            3 => world.at(at, What::Leave(host)),
+            _ => world.at(at, What::Stray(host)),
+        }
+    }
+}
+
+fn check(world: &World, id: JobId, survivor: bool) {
+    let job = &world.jobs[&id];
+    let (_, how) = job.ended.as_ref().unwrap_or_else(|| panic!("{id:?} never ended"));
+    match how {
+        Ok(found) => {
+            let forever = job.failing.iter().find(|(_, left)| **left == u32::MAX);
+            assert_eq!(forever, None, "{id:?} ended though a unit fails");
+            let expected = world.expected(id);
+            let whole = |found: &crate::found::Found| (found.units, found.sum);
+            assert_eq!(found.as_ref().map(whole), expected.as_ref().map(whole), "{id:?}");
+            if job.spec.merging == Merging::AlongTree {
+                let bits = |found: &crate::found::Found| found.float.to_bits();
+                assert_eq!(found.as_ref().map(bits), expected.as_ref().map(bits), "{id:?}");
+            }
+        }
+        Err(JobError::Unit { unit, offset, what, tries }) => {
+            assert_eq!(job.failing.get(unit), Some(&u32::MAX), "unit {unit} does not fail");
+            assert_eq!((what.as_str(), *tries), ("bad", 3));
+            assert_eq!(*offset, job.failures_named.then_some(unit * 10));
+        }
+        Err(JobError::Aborted) => {}
+        Err(JobError::NoNodes { .. }) => assert!(!survivor, "{id:?}: a node was there"),
+        Err(error) => panic!("{id:?}: {error}"),
+    }
+}
+
+fn run(seed: u64) -> u64 {
+    let mut random = Random(seed << 32);
+    let (config, settings) = (config(&mut random), settings(&mut random));
+    let hosts = hosts(&mut random);
+    let survivor = !random.one_in(4);
+    let mut world = World::new(config, settings, hosts, random.next());
+    jobs(&mut world);
+    faults(&mut world, survivor);
+    world.at(10_000 * MS, What::Manager(Event::Drain));
+    world.run(1_000_000);
+    for id in world.jobs.keys().copied().collect::<Vec<_>>() {
+        check(&world, id, survivor);
+    }
+    world.check_empty();
+    world.steps
+}
+
+#[test]
+fn every_job_ends_as_it_should() {
+    seeds(1_000_000, run);
+}

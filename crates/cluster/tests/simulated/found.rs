@@ -1,0 +1,108 @@
+//! A result that shows whether each unit is in it once, and along which tree it came to be.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::rc::Rc;
+
+use cellway_cluster::{Fold, JobId};
+
+/// Splitmix64.
+pub(crate) fn hash(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        hash(self.0)
+    }
+
+    /// Below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    pub(crate) fn one_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+/// Counts results that exist.
+#[derive(Default, Debug)]
+pub(crate) struct Live(Rc<Cell<i64>>);
+
+impl Live {
+    pub(crate) fn count(&self) -> i64 {
+        self.0.get() - 1
+    }
+
+    pub(crate) fn another(&self) -> Self {
+        self.clone()
+    }
+
+    pub(crate) fn first() -> Self {
+        Self(Rc::new(Cell::new(1)))
+    }
+}
+
+impl Clone for Live {
+    fn clone(&self) -> Self {
+        self.0.set(self.0.get() + 1);
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) units: u64,
+    /// Of a hash of each unit.
+    pub(crate) sum: u64,
+    /// The same in floating point, which depends on the order.
+    pub(crate) float: f64,
+    _live: Live,
+}
+
+impl Found {
+    fn of(job: JobId, unit: u64, live: &Live) -> Self {
+        let sum = hash(hash(job.0) ^ unit);
+        let float = sum as f64 * 2_f64.powi((sum % 40) as i32 - 20);
+        Self { units: 1, sum, float, _live: live.another() }
+    }
+
+    /// What a node makes of a lease.
+    pub(crate) fn of_lease(job: JobId, first: u64, units: u64, live: &Live) -> Self {
+        let mut fold = Fold::default();
+        for unit in first..first + units {
+            fold.push(Self::of(job, unit, live), Self::merged).unwrap();
+        }
+        fold.end(Self::merged).unwrap().unwrap()
+    }
+
+    fn merged(self, later: Self) -> Result<Self, Infallible> {
+        Ok(self.merge(later))
+    }
+
+    pub(crate) fn merge(self, later: Self) -> Self {
+        Self {
+            units: self.units + later.units,
+            sum: self.sum.wrapping_add(later.sum),
+            float: self.float + later.float,
+            _live: self._live,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! How well nodes are used, in virtual time: exact, so no timing is measured.
+
+use cellway_cluster::manager::{Config, Event};
+use cellway_cluster::{JobId, JobSpec, Merging};
+
+use crate::host::Host;
+use crate::world::{MS, Settings, What, World};
+
+const MIB: u64 = 1 << 20;
+
+/// How long a job takes, in seconds; its result is right.
+fn seconds(ns_per_unit: &[u64], units: u64, settings: Settings) -> f64 {
+    let hosts: Vec<_> = ns_per_unit.iter().map(|ns| Host::new(*ns, 2)).collect();
+    let mut world = World::new(Config::default(), settings, hosts, 1);
+    (0..ns_per_unit.len()).for_each(|at| world.at(0, What::Start(at)));
+    let spec = JobSpec { units, unit_bytes: MIB, merging: Merging::AlongTree, lease_units: None };
+    world.job(MS, 1, spec);
+    world.at(2 * MS, What::Manager(Event::Drain));
+    world.run(10_000_000);
+    let (ended, how) = world.jobs[&JobId(1)].ended.as_ref().expect("it ended");
+    let found = how.as_ref().expect("no fault").as_ref().expect("a result");
+    let expected = world.expected(JobId(1)).unwrap();
+    assert_eq!(found.float.to_bits(), expected.float.to_bits());
+    (*ended - MS) as f64 / 1e9
+}
+
+#[test]
+fn eight_nodes_that_compute_are_nearly_eight_times_as_fast() {
+    for (units, ns_per_unit) in [(500, 100 * MS), (4096, 10 * MS), (50_000, MS)] {
+        let alone = seconds(&[ns_per_unit], units, Settings::default());
+        let eight = seconds(&[ns_per_unit; 8], units, Settings::default());
+        println!("{units} units of {ns_per_unit} ns: {:.2} times as fast", alone / eight);
+        assert!(alone / eight >= 6.9, "{units} units: {alone} s and {eight} s");
+    }
+}
+
+#[test]
+fn a_link_that_bounds_the_run_is_used() {
+    for (units, ns_per_unit) in [(4096, MS), (2000, 20 * MS)] {
+        let settings = Settings { ships: true, ..Settings::default() };
+        let took = seconds(&[ns_per_unit; 8], units, settings);
+        let used = (units * MIB) as f64 / 111e6 / took;
+        println!("{units} units of {ns_per_unit} ns: {used:.3} of the link");
+        assert!(used >= 0.96, "{units} units: {used} of the link");
+    }
+}
+
+#[test]
+fn one_slow_node_of_eight_costs_no_more_than_its_share() {
+    for (units, ns_per_unit) in [(1024, 50 * MS), (4096, 10 * MS), (50_000, MS)] {
+        let mut speeds = [ns_per_unit; 8];
+        speeds[3] *= 4;
+        let took = seconds(&speeds, units, Settings::default());
+        let ideal = (units * ns_per_unit) as f64 / 1e9 / 7.25;
+        println!("{units} units of {ns_per_unit} ns: {:.3} of the ideal time", took / ideal);
+        assert!(took <= 1.1 * ideal, "{units} units: {took} s, ideal {ideal} s");
+    }
+}
