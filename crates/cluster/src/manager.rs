@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use job::Job;
 pub use job::{JobSpec, Progress};
-use members::Member;
+use members::{Held, Member};
 pub use merges::Merging;
 pub use settings::{Config, Counters, JobError};
 
@@ -81,7 +81,7 @@ pub struct Manager<R> {
     /// The number of the last epoch, lease or merge.
     serial: u64,
     draining: bool,
-    /// Since when there is no member.
+    /// When a member was of use for the last time, as far as was looked.
     deserted: Duration,
     timer: Option<Duration>,
     counters: Counters,
@@ -210,7 +210,7 @@ impl<R> Manager<R> {
             let since = std::mem::replace(&mut member.returned, now);
             Some((held, since))
         });
-        let Some(((id, first), since)) = held else {
+        let Some((Held { job: id, first, given }, since)) = held else {
             self.counters.results_dropped += 1;
             return actions.push(Action::Drop(result));
         };
@@ -218,8 +218,7 @@ impl<R> Manager<R> {
         let Some(job) = self.jobs.get_mut(&id) else { return actions.push(Action::Drop(result)) };
         let Some(out) = job.end(first) else { return actions.push(Action::Drop(result)) };
         let bytes = job.tree.units(out.span).saturating_mul(job.spec.unit_bytes);
-        let mine = out.holders.iter().find(|holder| holder.lease == lease);
-        let took = now.saturating_sub(since.max(mine.map_or(since, |mine| mine.given)));
+        let took = now.saturating_sub(since.max(given));
         job.paces.entry(node).or_default().measured(out.span.level, bytes, took);
         actions.extend(job.merges.add(out.span, result).map(Action::Drop));
         self.counters.results += 1;
@@ -236,15 +235,16 @@ impl<R> Manager<R> {
         actions: &mut Vec<Action<R>>,
     ) {
         let held = self.member(node, epoch, actions);
-        let Some((id, first)) = held.and_then(|member| member.leases.remove(&lease)) else {
+        let Some(held) = held.and_then(|member| member.leases.remove(&lease)) else {
             self.counters.results_dropped += 1;
             return;
         };
         self.settle(node, actions);
         self.counters.failures += 1;
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        if let Some(error) = job.failed(first, lease, node, failure, self.config.tries_max) {
-            self.fail(id, error, actions);
+        let Some(job) = self.jobs.get_mut(&held.job) else { return };
+        let tries_max = self.config.tries_max;
+        if let Some(error) = job.failed(held.first, lease, node, failure, tries_max) {
+            self.fail(held.job, error, actions);
         }
     }
 
@@ -318,6 +318,7 @@ impl<R> Manager<R> {
             self.waiting.push_back((node, epoch));
             if let Some(lease) = self.choose(node) {
                 actions.push(Action::Tell(node, ToNode::Lease { epoch, lease }));
+                self.wake_at(self.now + self.config.lease_max, actions);
                 untried = self.waiting.len();
             }
         }

@@ -283,9 +283,14 @@ impl Node {
         }
     }
 
-    /// Asks for a lease per free buffer.
+    /// Asks for a lease per free buffer, unless the accelerators still have
+    /// what they were told to leave off: perhaps they never will.
     fn ask<R>(&mut self, actions: &mut Vec<Action<R>>) {
         let State::In(epoch) = self.state else { return };
+        let stuck = Stage::Stopping { computing: true };
+        if self.work.values().any(|(_, stage)| *stage == stuck) {
+            return;
+        }
         let expected = self.asked.saturating_sub(self.received) + self.work.len() as u64;
         let free = u64::from(self.hello.buffers).saturating_sub(expected);
         if free > 0 && !self.leaving {

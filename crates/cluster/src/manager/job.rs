@@ -28,7 +28,6 @@ pub struct JobSpec {
 pub(crate) struct Holder {
     pub(crate) node: NodeId,
     pub(crate) lease: LeaseId,
-    pub(crate) given: Duration,
 }
 
 /// A span with one holder or two.

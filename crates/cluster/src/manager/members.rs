@@ -7,10 +7,20 @@ use super::job::Holder;
 use super::{Action, JobError, Manager};
 use crate::{Epoch, Hello, JobId, Lease, LeaseId, NodeId, Refusal, ToNode};
 
+/// A lease that is out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) job: JobId,
+    pub(crate) first: u64,
+    pub(crate) given: Duration,
+}
+
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) epoch: Epoch,
     heard: Duration,
+    /// When it last asked for work, or a lease of it ended.
+    active: Option<Duration>,
     /// When its last result came.
     pub(crate) returned: Duration,
     buffers: u64,
@@ -18,8 +28,7 @@ pub(crate) struct Member {
     /// Leases asked for, and given, since it joined.
     asked: u64,
     given: u64,
-    /// The job and the first unit of each.
-    pub(crate) leases: BTreeMap<LeaseId, (JobId, u64)>,
+    pub(crate) leases: BTreeMap<LeaseId, Held>,
     pub(crate) leaving: bool,
     pub(crate) queued: bool,
 }
@@ -36,8 +45,11 @@ impl Member {
         if self.leaving { 0 } else { (self.asked - self.given).min(room) }
     }
 
-    fn works(&self) -> bool {
-        !self.leaving && self.asked > 0
+    /// Whether it has work, wants some, or did so just now. A node that hangs
+    /// lives on, but asks for nothing.
+    fn is_of_use(&self, now: Duration, deadline: Duration) -> bool {
+        let did = self.active.is_some_and(|active| now < active + deadline);
+        did || !self.leases.is_empty() || self.wants() > 0
     }
 }
 
@@ -65,6 +77,7 @@ impl<R> Manager<R> {
     /// Remembers a member that wants more than it has; lets one go that leaves and has nothing.
     pub(super) fn settle(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
         let Some(member) = self.members.get_mut(&node) else { return };
+        member.active = Some(self.now);
         if member.leaving && member.leases.is_empty() {
             return self.dismiss(node, actions);
         }
@@ -91,6 +104,7 @@ impl<R> Manager<R> {
         let member = Member {
             epoch,
             heard: self.now,
+            active: None,
             returned: self.now,
             buffers: hello.buffers.min(self.config.buffers_max).into(),
             buffer_bytes: hello.buffer_bytes,
@@ -118,21 +132,21 @@ impl<R> Manager<R> {
     fn end(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
         let Some(member) = self.members.remove(&node) else { return };
         self.counters.lost += 1;
-        for (lease, (id, first)) in member.leases {
-            let Some(job) = self.jobs.get_mut(&id) else { continue };
-            if let Some(error) = job.lost(first, lease, self.config.losses_max) {
-                self.fail(id, error, actions);
+        for (lease, held) in &member.leases {
+            let Some(job) = self.jobs.get_mut(&held.job) else { continue };
+            if let Some(error) = job.lost(held.first, *lease, self.config.losses_max) {
+                self.fail(held.job, error, actions);
             }
         }
-        self.gone(node, actions);
+        self.gone(node, &member, actions);
     }
 
     /// After a member was taken off.
-    fn gone(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
+    fn gone(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action<R>>) {
         for job in self.jobs.values_mut() {
             job.paces.remove(&node);
         }
-        if self.members.is_empty() {
+        if member.is_of_use(self.now, self.config.deadline) {
             self.deserted = self.now;
             self.wake_at(self.now + self.config.join_wait, actions);
         }
@@ -140,9 +154,9 @@ impl<R> Manager<R> {
 
     /// Lets a member go that has nothing to do.
     fn dismiss(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
-        let Some(Member { epoch, .. }) = self.members.remove(&node) else { return };
-        actions.push(Action::Tell(node, ToNode::Dismissed { epoch }));
-        self.gone(node, actions);
+        let Some(member) = self.members.remove(&node) else { return };
+        actions.push(Action::Tell(node, ToNode::Dismissed { epoch: member.epoch }));
+        self.gone(node, &member, actions);
     }
 
     /// Lets all go when there will be no more work.
@@ -161,13 +175,13 @@ impl<R> Manager<R> {
     pub(super) fn choose(&mut self, node: NodeId) -> Option<Lease> {
         let member = self.members.get(&node)?;
         let (is_idle, buffer_bytes) = (member.leases.is_empty(), member.buffer_bytes);
-        let (now, overdue) = (self.now, self.config.overdue);
+        let (now, overdue, deadline) = (self.now, self.config.overdue, self.config.deadline);
         if is_idle && let Some(lease) = self.share(node, |given| now - given >= overdue) {
             return Some(lease);
         }
-        let workers = self.members.iter().filter(|(_, member)| member.works());
+        let workers = self.members.iter().filter(|(_, member)| !member.leaving && member.is_of_use(now, deadline));
         let workers = workers.map(|(node, _)| *node);
-        let holder = Holder { node, lease: LeaseId(self.serial + 1), given: now };
+        let holder = Holder { node, lease: LeaseId(self.serial + 1) };
         for (id, job) in &mut self.jobs {
             let taken = job.take(holder, buffer_bytes, workers.clone(), &self.config);
             if let Some((span, is_again)) = taken {
@@ -183,9 +197,10 @@ impl<R> Manager<R> {
     fn share(&mut self, node: NodeId, is_due: impl Fn(Duration) -> bool) -> Option<Lease> {
         let of_jobs = self.jobs.iter().filter_map(|(id, job)| Some((*id, job.oldest(node)?)));
         let oldest = of_jobs.min_by_key(|(_, (holder, _))| holder.lease);
-        let (id, (holder, span)) = oldest.filter(|(_, (holder, _))| is_due(holder.given))?;
-        let job = self.jobs.get_mut(&id).filter(|_| holder.node != node)?;
-        let second = Holder { node, lease: LeaseId(self.serial + 1), given: self.now };
+        let (id, (holder, span)) = oldest?;
+        let held = self.members.get(&holder.node)?.leases.get(&holder.lease)?;
+        let job = self.jobs.get_mut(&id).filter(|_| is_due(held.given))?;
+        let second = Holder { node, lease: LeaseId(self.serial + 1) };
         job.share(span, second);
         self.counters.given_twice += 1;
         let (units, first, job) = (job.tree.units(span), span.first, id);
@@ -195,8 +210,9 @@ impl<R> Manager<R> {
     fn give(&mut self, node: NodeId, lease: Lease) -> Option<Lease> {
         self.serial = lease.id.0;
         self.counters.given += 1;
+        let held = Held { job: lease.job, first: lease.first, given: self.now };
         let member = self.members.get_mut(&node)?;
-        member.leases.insert(lease.id, (lease.job, lease.first));
+        member.leases.insert(lease.id, held);
         member.given += 1;
         Some(lease)
     }
@@ -216,12 +232,22 @@ impl<R> Manager<R> {
         }
         self.timer = None;
         let (now, deadline, join_wait) = (self.now, self.config.deadline, self.config.join_wait);
-        let silent = self.members.iter().filter(|(_, member)| member.heard + deadline <= now);
-        for node in silent.map(|(node, _)| *node).collect::<Vec<_>>() {
-            self.lose(node, actions);
+        let due = |member: &Member| {
+            let oldest = member.leases.values().map(|held| held.given).min();
+            let done_by = oldest.map(|given| given + self.config.lease_max);
+            done_by.map_or(member.heard + deadline, |by| by.min(member.heard + deadline))
+        };
+        let dues: Vec<_> = self.members.iter().map(|(node, member)| (*node, due(member))).collect();
+        for (node, due) in dues {
+            if due <= now {
+                self.lose(node, actions);
+            } else {
+                self.wake_at(due, actions);
+            }
         }
-        if let Some(heard) = self.members.values().map(|member| member.heard).min() {
-            return self.wake_at(heard + deadline, actions);
+        if self.members.values().any(|member| member.is_of_use(now, deadline)) {
+            self.deserted = now;
+            return;
         }
         let deserted = self.deserted;
         let alone = |submitted: Duration| submitted.max(deserted) + join_wait;

@@ -13,10 +13,13 @@ pub struct Config {
     pub kernels: u64,
     /// A node that was not heard of for so long is lost.
     pub deadline: Duration,
-    /// A job without any node fails after so long.
+    /// A job fails after so long without a node that asks for work.
     pub join_wait: Duration,
     /// A lease that is out for so long goes to a second node even while others are to be given.
     pub overdue: Duration,
+    /// The holder of a lease that is out for so long is lost, though it may be
+    /// heard of: a kernel can hang.
+    pub lease_max: Duration,
     /// A unit that failed so often ends its job.
     pub tries_max: usize,
     /// Units whose holders were lost so often end their job: they may be the reason.
@@ -52,6 +55,7 @@ impl Default for Config {
             deadline: Duration::from_secs(10),
             join_wait: Duration::from_secs(60),
             overdue: Duration::from_secs(60),
+            lease_max: Duration::from_secs(3600),
             tries_max: 3,
             losses_max: 8,
             nodes_max: 4096,
@@ -97,11 +101,11 @@ pub enum JobError {
     /// Perhaps it kills its nodes.
     #[error(
         "{losses} nodes were lost one after another with units {first} to {} in hand: run those on \
-         one machine to see whether they crash the kernel", first + units - 1
+         one machine to see whether the kernel crashes or hangs", first + units - 1
     )]
     Lost { first: u64, units: u64, losses: u32 },
     /// Nobody is there.
-    #[error("no node was there for {} s: start compute nodes, then the job again", .waited.as_secs())]
+    #[error("no node asked for work in {} s: start compute nodes, then the job again", .waited.as_secs())]
     NoNodes { waited: Duration },
     /// Two results do not go together.
     #[error("two results cannot be merged: {what}")]

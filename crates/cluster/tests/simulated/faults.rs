@@ -44,6 +44,7 @@ fn config(random: &mut Random) -> Config {
         deadline: Duration::from_millis(1000),
         join_wait: Duration::from_millis(5000),
         overdue: Duration::from_millis(random.pick(&[200, 2000, 60_000])),
+        lease_max: Duration::from_millis(30_000),
         lease_bytes_max: random.pick(&[100, 10_000, 1 << 40]),
         guided_factor: random.pick(&[1.0, 2.0, 4.0]),
         merges_max: random.pick(&[1, 3]),
@@ -125,7 +126,7 @@ fn faults(world: &mut World, survivor: bool) {
             continue;
         }
         let back = at + random.below(4000 * MS);
-        match random.below(5) {
+        match random.below(6) {
             0 => world.at(at, What::Kill(host)),
             1 => {
                 world.at(at, What::Kill(host));
@@ -136,6 +137,7 @@ fn faults(world: &mut World, survivor: bool) {
                 world.at(back, What::Resume(host));
             }
             3 => world.at(at, What::Leave(host)),
+            4 => world.at(at, What::Hang(host)),
             _ => world.at(at, What::Stray(host)),
         }
     }
@@ -175,6 +177,8 @@ fn run(seed: u64) -> u64 {
     let mut world = World::new(config, settings, hosts, random.next());
     jobs(&mut world);
     faults(&mut world, survivor);
+    world.survivor = survivor;
+    world.strikes = world.random.pick(&[0, 0, 3, 10]);
     world.at(10_000 * MS, What::Manager(Event::Drain));
     world.run(1_000_000);
     for id in world.jobs.keys().copied().collect::<Vec<_>>() {

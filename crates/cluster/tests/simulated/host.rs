@@ -22,6 +22,9 @@ pub(crate) struct Host {
     /// Leases with something under way that will end by itself.
     under_way: BTreeMap<LeaseId, Lease>,
     computing: Option<LeaseId>,
+    /// What it computes next does not end; then, whether it does now.
+    pub(crate) will_hang: bool,
+    pub(crate) hangs: bool,
     timer: u64,
     /// When the last message in each direction arrives: they do not overtake one another.
     pub(crate) to_node_at: u64,
@@ -40,6 +43,8 @@ impl Host {
             ns_per_unit,
             under_way: BTreeMap::new(),
             computing: None,
+            will_hang: false,
+            hangs: false,
             timer: 0,
             to_node_at: 0,
             to_manager_at: 0,
@@ -114,6 +119,10 @@ impl World {
     fn computed(&mut self, at: usize, lease: LeaseId) {
         let host = &mut self.hosts[at];
         let Some(lease) = host.under_way.remove(&lease) else { return };
+        if std::mem::take(&mut host.will_hang) {
+            host.hangs = true;
+            return;
+        }
         host.computing = None;
         if let Some(failure) = self.failure(lease) {
             return self.node(at, Event::Failed(lease.id, failure));
@@ -190,6 +199,7 @@ impl World {
                 return;
             }
             host.computing = None;
+            host.hangs = false;
         }
         host.under_way.remove(&lease);
         let stopped = Driven::Event(Event::Stopped(lease));

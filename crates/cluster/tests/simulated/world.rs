@@ -63,6 +63,7 @@ pub(crate) enum What {
     Pause(usize),
     Resume(usize),
     Leave(usize),
+    Hang(usize),
     /// What was never asked for, to either side.
     Stray(usize),
 }
@@ -120,6 +121,9 @@ pub(crate) struct World {
     out: BTreeMap<LeaseId, (NodeId, Epoch, Lease)>,
     merging: BTreeMap<JobId, usize>,
     pub(crate) steps: u64,
+    /// Faults to come between any two events, but of host 0 if it is to survive.
+    pub(crate) strikes: u64,
+    pub(crate) survivor: bool,
 }
 
 impl World {
@@ -141,6 +145,8 @@ impl World {
             out: BTreeMap::new(),
             merging: BTreeMap::new(),
             steps: 0,
+            strikes: 0,
+            survivor: true,
         }
     }
 
@@ -175,8 +181,32 @@ impl World {
         while let Some(Due(at, _, what)) = self.due.pop() {
             self.now = at;
             self.steps += 1;
-            assert!(self.steps < steps_max, "it does not end: {:?}", self.manager.counters());
+            self.strike();
+            assert!(self.steps < steps_max, "it does not end: {:#?}", self.manager);
             self.step(what);
+        }
+    }
+
+    /// A fault between any two events.
+    fn strike(&mut self) {
+        if self.strikes == 0 || !self.random.one_in(30) {
+            return;
+        }
+        self.strikes -= 1;
+        let mortal = self.hosts.len() - usize::from(self.survivor);
+        let at = usize::from(self.survivor) + self.random.below(mortal as u64) as usize;
+        if at >= self.hosts.len() {
+            return;
+        }
+        let back = self.random.below(3000 * MS);
+        let (fault, remedy) = match self.random.below(3) {
+            0 => (What::Kill(at), What::Start(at)),
+            1 => (What::Pause(at), What::Resume(at)),
+            _ => (What::Hang(at), What::Kill(at)),
+        };
+        self.after(0, fault);
+        if !self.random.one_in(3) {
+            self.after(back, remedy);
         }
     }
 
@@ -202,6 +232,7 @@ impl World {
             What::Pause(at) => self.hosts[at].is_paused = self.hosts[at].is_alive,
             What::Resume(at) => self.resume(at),
             What::Leave(at) => self.leave(at),
+            What::Hang(at) => self.hosts[at].will_hang = true,
             What::Stray(at) => {
                 self.stray_to_node(at);
                 self.stray_to_manager();
@@ -389,7 +420,8 @@ impl World {
             job.ended = None;
         }
         for host in &mut self.hosts {
-            assert!(!host.is_alive || host.is_paused || host.node.buffers_used() == 0);
+            let stands = !host.is_alive || host.is_paused || host.hangs;
+            assert!(stands || host.node.buffers_used() == 0);
         }
         assert_eq!(self.live.count(), 0, "results are held for nobody");
     }
