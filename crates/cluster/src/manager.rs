@@ -24,6 +24,13 @@ use job::Holder;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MergeId(pub u64);
 
+#[derive(Clone, Copy, Debug)]
+struct Merge {
+    job: JobId,
+    span: Span,
+    since: Duration,
+}
+
 /// What happened.
 #[derive(Debug)]
 pub enum Event<R> {
@@ -77,7 +84,7 @@ pub struct Manager<R> {
     /// Members that asked for more than they got, first come, first served.
     waiting: VecDeque<(NodeId, Epoch)>,
     jobs: BTreeMap<JobId, Job<R>>,
-    merging: BTreeMap<MergeId, (JobId, Span)>,
+    merging: BTreeMap<MergeId, Merge>,
     /// The number of the last epoch, lease or merge.
     serial: u64,
     draining: bool,
@@ -249,12 +256,12 @@ impl<R> Manager<R> {
     }
 
     fn merged(&mut self, id: MergeId, result: Result<R, String>, actions: &mut Vec<Action<R>>) {
-        let Some((id, span)) = self.merging.remove(&id) else {
+        let Some(Merge { job: id, span, since }) = self.merging.remove(&id) else {
             return actions.extend(result.ok().map(Action::Drop));
         };
         match (self.jobs.get_mut(&id), result) {
             (Some(job), Ok(result)) => {
-                job.merges.merged(span, result);
+                job.merged(span, result, self.now.saturating_sub(since));
                 self.advance(id, actions);
             }
             (_, Ok(result)) => actions.push(Action::Drop(result)),
@@ -268,7 +275,8 @@ impl<R> Manager<R> {
         while let Some(pair) = job.merges.start(self.config.merges_max) {
             self.serial += 1;
             let merge = MergeId(self.serial);
-            self.merging.insert(merge, (id, pair.span));
+            let since = self.now;
+            self.merging.insert(merge, Merge { job: id, span: pair.span, since });
             actions.push(Action::Merge { id: merge, job: id, into: pair.into, from: pair.from });
         }
         if job.is_over()
@@ -282,7 +290,7 @@ impl<R> Manager<R> {
     /// Ends a job without a result.
     fn fail(&mut self, id: JobId, error: JobError, actions: &mut Vec<Action<R>>) {
         let Some(job) = self.jobs.remove(&id) else { return };
-        self.merging.retain(|_, (of, _)| *of != id);
+        self.merging.retain(|_, merge| merge.job != id);
         for holder in job.out.values().flat_map(|out| &out.holders) {
             self.withdraw(holder, actions);
         }

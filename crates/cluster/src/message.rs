@@ -71,7 +71,9 @@ pub enum Refusal {
     #[error("the manager's kernels are {ours:016x}, this node's {theirs:016x}; give both the same")]
     Kernels { ours: u64, theirs: u64 },
     /// No work can be given.
-    #[error("this node has {buffers} buffers of {buffer_bytes} bytes; give it one of one byte or more")]
+    #[error(
+        "this node has {buffers} buffers of {buffer_bytes} bytes; give it one of one byte or more"
+    )]
     Buffers { buffers: u32, buffer_bytes: u64 },
     /// Enough nodes.
     #[error("the manager has {nodes_max} nodes, which is its limit; raise it or join later")]

@@ -80,7 +80,9 @@ enum Stage {
     Computing,
     Returning,
     /// Until its buffer is given back, for nobody; the accelerators may have it still.
-    Stopping { computing: bool },
+    Stopping {
+        computing: bool,
+    },
 }
 
 /// Keeps as many leases as it has buffers: while one is computed the next is
@@ -165,11 +167,12 @@ impl Node {
             ToNode::Refused(refusal) if self.state == State::Joining => {
                 self.leave_off(Left::Refused(refusal), actions);
             }
-            ToNode::Lease { epoch, lease } if self.state == State::In(epoch) => {
+            ToNode::Lease { epoch, lease }
+                if self.state == State::In(epoch) && lease.id > self.last =>
+            {
+                self.last = lease.id;
                 self.received += 1;
-                let has_room = self.work.len() < self.hello.buffers as usize;
-                if has_room && lease.id > self.last {
-                    self.last = lease.id;
+                if self.work.len() < self.hello.buffers as usize {
                     self.work.insert(lease.id, (lease, Stage::Fetching));
                     actions.push(Action::Fetch(lease));
                 }

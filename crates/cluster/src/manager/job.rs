@@ -23,6 +23,10 @@ pub struct JobSpec {
     pub lease_units: Option<u64>,
 }
 
+/// As many nodes get a span after the first, one at a time. Then its last holder
+/// brings it or is lost, and it is given in halves: so there is an end.
+const SHARES_MAX: u32 = 2;
+
 /// One of the nodes that have a span.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
@@ -36,6 +40,8 @@ pub(crate) struct Out {
     pub(crate) span: Span,
     pub(crate) tries: Tries,
     pub(crate) holders: Vec<Holder>,
+    /// Nodes that got it after the first.
+    shares: u32,
 }
 
 #[derive(Debug)]
@@ -45,9 +51,11 @@ pub(crate) struct Job<R> {
     pub(crate) pool: Pool,
     /// By first unit.
     pub(crate) out: BTreeMap<u64, Out>,
-    /// Those of `out` with one holder, the oldest first.
+    /// Those of `out` with one holder that others may get, the oldest first.
     alone: BTreeSet<(LeaseId, u64)>,
     pub(crate) merges: Merges<R>,
+    /// How long merges take, by those done.
+    merge_seconds: f64,
     pub(crate) paces: BTreeMap<NodeId, Pace>,
     pub(crate) submitted: Duration,
 }
@@ -63,9 +71,16 @@ impl<R> Job<R> {
             out: BTreeMap::new(),
             alone: BTreeSet::new(),
             merges: Merges::new(spec.merging, tree),
+            merge_seconds: 0.0,
             paces: BTreeMap::new(),
             submitted,
         })
+    }
+
+    /// Takes what a merge came to.
+    pub(crate) fn merged(&mut self, span: Span, result: R, took: Duration) {
+        self.merge_seconds = f64::midpoint(self.merge_seconds, took.as_secs_f64());
+        self.merges.merged(span, result);
     }
 
     /// Whether nothing is left to be done.
@@ -90,13 +105,7 @@ impl<R> Job<R> {
     }
 
     /// How long the next lease of `node` is to be, as a power of two.
-    fn level(
-        &self,
-        node: NodeId,
-        nodes: usize,
-        buffer_bytes: u64,
-        config: &Config,
-    ) -> u8 {
+    fn level(&self, node: NodeId, nodes: usize, buffer_bytes: u64, config: &Config) -> u8 {
         let lease_bytes_max = config.lease_bytes_max.min(buffer_bytes);
         if let Some(units) = self.spec.lease_units {
             return level_of(units.min(lease_bytes_max / self.spec.unit_bytes.max(1)));
@@ -111,6 +120,7 @@ impl<R> Job<R> {
             rate: rates().sum(),
             factor: config.guided_factor,
             lease_cost: config.lease_cost,
+            merge_seconds: self.merge_seconds,
         };
         match self.paces.get(&node) {
             Some(pace) => pace.level(&shares),
@@ -128,9 +138,9 @@ impl<R> Job<R> {
         workers: impl Iterator<Item = NodeId> + Clone,
         config: &Config,
     ) -> Option<(Span, bool)> {
-        let fails = |node: &NodeId| self.paces.get(node).is_some_and(Pace::fails);
-        let mut able = workers.clone().filter(|node| !fails(node)).peekable();
-        if self.is_crowded(config.backlog_max) || (fails(&holder.node) && able.peek().is_some()) {
+        let mut able = workers.clone().filter(|node| !self.fails(*node)).peekable();
+        let is_left_out = self.fails(holder.node) && able.peek().is_some();
+        if is_left_out || self.is_crowded(config.backlog_max) {
             return None;
         }
         let able: Vec<_> = if self.pool.was_given() { able.collect() } else { Vec::new() };
@@ -142,13 +152,21 @@ impl<R> Job<R> {
         })?;
         let is_again = tries.is_some();
         let (tries, holders) = (tries.unwrap_or_default(), vec![holder]);
-        self.out.insert(span.first, Out { span, tries, holders });
+        self.out.insert(span.first, Out { span, tries, holders, shares: 0 });
         self.alone.insert((holder.lease, span.first));
         Some((span, is_again))
     }
 
-    /// The span that one other node has had for longest.
+    /// Whether a node fails at all it gets.
+    fn fails(&self, node: NodeId) -> bool {
+        self.paces.get(&node).is_some_and(Pace::fails)
+    }
+
+    /// The span that one other node has had for longest, for one that does not fail.
     pub(crate) fn oldest(&self, node: NodeId) -> Option<(Holder, Span)> {
+        if self.fails(node) {
+            return None;
+        }
         self.alone.iter().find_map(|(_, first)| {
             let out = self.out.get(first)?;
             let holder = out.holders.first()?;
@@ -164,6 +182,7 @@ impl<R> Job<R> {
             self.alone.remove(&(holder.lease, span.first));
         }
         out.holders.push(second);
+        out.shares += 1;
     }
 
     /// Ends the lease that brought the result of a span, and all others of it.
@@ -182,7 +201,9 @@ impl<R> Job<R> {
         self.alone.remove(&(lease, first));
         match out.holders.first() {
             Some(other) => {
-                self.alone.insert((other.lease, first));
+                if out.shares < SHARES_MAX {
+                    self.alone.insert((other.lease, first));
+                }
                 None
             }
             None => self.out.remove(&first),
@@ -192,8 +213,8 @@ impl<R> Job<R> {
     /// The holder of a lease is lost: its units are free, in two halves. An
     /// error if they were lost too often.
     pub(crate) fn lost(&mut self, first: u64, lease: LeaseId, losses_max: u32) -> Option<JobError> {
-        let Out { span, mut tries, .. } = self.give_up(first, lease)?;
-        tries.lost += 1;
+        self.out.get_mut(&first)?.tries.lost += 1;
+        let Out { span, tries, .. } = self.give_up(first, lease)?;
         if tries.lost >= losses_max {
             let (units, losses) = (self.tree.units(span), tries.lost);
             return Some(JobError::Lost { first, units, losses });

@@ -90,16 +90,25 @@ impl<R> Manager<R> {
     pub(super) fn join(&mut self, node: NodeId, hello: &Hello, actions: &mut Vec<Action<R>>) {
         // A node that says hello anew knows nothing of what it had. It is not
         // told that it is fenced, for it would say hello again: its welcome says it.
-        self.end(node, actions);
+        let before = self.members.remove(&node);
         let nodes_max = self.config.nodes_max;
         let admitted = match self.config.admit(hello) {
             Ok(()) if self.members.len() >= nodes_max => Err(Refusal::Full { nodes_max }),
             admitted => admitted,
         };
-        if let Err(refusal) = admitted {
-            self.counters.refused += 1;
-            return actions.push(Action::Tell(node, ToNode::Refused(refusal)));
+        match admitted {
+            Ok(()) => self.admit(node, hello, actions),
+            Err(refusal) => {
+                self.counters.refused += 1;
+                actions.push(Action::Tell(node, ToNode::Refused(refusal)));
+            }
         }
+        if let Some(before) = before {
+            self.end(node, &before, actions);
+        }
+    }
+
+    fn admit(&mut self, node: NodeId, hello: &Hello, actions: &mut Vec<Action<R>>) {
         let epoch = Epoch(self.next_serial());
         let member = Member {
             epoch,
@@ -123,14 +132,14 @@ impl<R> Manager<R> {
 
     /// A node is lost: first nothing of its membership counts any more, then its leases are free.
     pub(super) fn lose(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
-        if let Some(Member { epoch, .. }) = self.members.get(&node) {
-            actions.push(Action::Tell(node, ToNode::Fenced { epoch: *epoch }));
-            self.end(node, actions);
+        if let Some(member) = self.members.remove(&node) {
+            actions.push(Action::Tell(node, ToNode::Fenced { epoch: member.epoch }));
+            self.end(node, &member, actions);
         }
     }
 
-    fn end(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) {
-        let Some(member) = self.members.remove(&node) else { return };
+    /// After its node was told.
+    fn end(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action<R>>) {
         self.counters.lost += 1;
         for (lease, held) in &member.leases {
             let Some(job) = self.jobs.get_mut(&held.job) else { continue };
@@ -138,7 +147,7 @@ impl<R> Manager<R> {
                 self.fail(held.job, error, actions);
             }
         }
-        self.gone(node, &member, actions);
+        self.gone(node, member, actions);
     }
 
     /// After a member was taken off.
@@ -179,7 +188,10 @@ impl<R> Manager<R> {
         if is_idle && let Some(lease) = self.share(node, |given| now - given >= overdue) {
             return Some(lease);
         }
-        let workers = self.members.iter().filter(|(_, member)| !member.leaving && member.is_of_use(now, deadline));
+        let workers = self
+            .members
+            .iter()
+            .filter(|(_, member)| !member.leaving && member.is_of_use(now, deadline));
         let workers = workers.map(|(node, _)| *node);
         let holder = Holder { node, lease: LeaseId(self.serial + 1) };
         for (id, job) in &mut self.jobs {

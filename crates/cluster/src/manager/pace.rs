@@ -8,6 +8,9 @@ const GAIN: f64 = 1.05;
 /// The most of its time that the manager spends on giving and taking leases.
 const MANAGER_SHARE: f64 = 0.02;
 
+/// The most of the time that merges take, of which each lease makes one.
+const MERGE_SHARE: f64 = 0.5;
+
 /// A node that failed at so many leases in a row gets none while another works.
 const FAILED_IN_ROW_MAX: u32 = 4;
 
@@ -52,6 +55,8 @@ pub(crate) struct Shares {
     /// A lease has one `factor`-th of a node's share of what is free.
     pub(crate) factor: f64,
     pub(crate) lease_cost: Duration,
+    /// Of a merge.
+    pub(crate) merge_seconds: f64,
 }
 
 impl Pace {
@@ -107,7 +112,9 @@ impl Pace {
         };
         let unit_bytes = shares.unit_bytes.max(1);
         let rate = shares.rate * nodes / shares.known.max(1) as f64;
-        let floor = shares.lease_cost.as_secs_f64() * rate / MANAGER_SHARE / unit_bytes as f64;
+        let giving_seconds = shares.lease_cost.as_secs_f64() / MANAGER_SHARE;
+        let lease_seconds = giving_seconds.max(shares.merge_seconds / MERGE_SHARE);
+        let floor = lease_seconds * rate / unit_bytes as f64;
         let ceiling = shares.lease_bytes_max / unit_bytes;
         level_of((wished.max(floor) as u64).min(ceiling))
     }
@@ -131,6 +138,7 @@ mod tests {
         rate: 0.0,
         factor: 2.0,
         lease_cost: Duration::ZERO,
+        merge_seconds: 0.0,
     };
 
     /// Of a node that takes 1 ms per lease and 10 us per unit.
@@ -173,6 +181,8 @@ mod tests {
         let lease_cost = Duration::from_millis(1);
         let shares = Shares { free: 9, lease_cost, known: 4, rate: 4e8, ..SHARES };
         assert_eq!(pace.level(&shares), level_of(20_000));
+        let merges = Shares { merge_seconds: 0.1, ..shares };
+        assert_eq!(pace.level(&merges), level_of(80_000));
         assert_eq!(pace.level(&Shares { lease_bytes_max: 70_000, ..shares }), level_of(70));
         assert_eq!(pace.level(&Shares { lease_bytes_max: 0, ..shares }), 0);
     }

@@ -119,7 +119,13 @@ impl Pool {
     }
 
     /// Puts back what was taken: `unit` of it by itself, since it failed on `node`.
-    pub(crate) fn put_back_failed(&mut self, mut span: Span, unit: u64, tries: Tries, node: NodeId) {
+    pub(crate) fn put_back_failed(
+        &mut self,
+        mut span: Span,
+        unit: u64,
+        tries: Tries,
+        node: NodeId,
+    ) {
         self.units += self.tree.units(span);
         while let Some((left, right)) = self.tree.halves(span) {
             let Some(right) = right else {

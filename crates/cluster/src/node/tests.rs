@@ -1,0 +1,186 @@
+use super::*;
+use crate::JobId;
+
+const BEAT: Duration = Duration::from_secs(2);
+
+struct Bench {
+    node: Node,
+    now: Duration,
+}
+
+type Did = Vec<Action<u8>>;
+
+impl Bench {
+    /// A member with so many buffers.
+    fn joined(buffers: u32) -> Self {
+        let node = Node::new(Hello { buffers, ..Hello::default() });
+        let mut bench = Self { node, now: Duration::ZERO };
+        let did = bench.on(Event::Start);
+        assert!(matches!(did[..], [Action::Say(ToManager::Hello(_))]), "{did:?}");
+        let did = bench.welcome(1);
+        assert_eq!(did, [ask(1, buffers.into())]);
+        bench
+    }
+
+    fn on(&mut self, event: Event<u8>) -> Did {
+        let mut actions = Vec::new();
+        self.node.on(self.now, event, &mut actions);
+        actions.retain(|action| !matches!(action, Action::SetTimer(_)));
+        actions
+    }
+
+    fn told(&mut self, message: ToNode) -> Did {
+        self.on(Event::Told(message))
+    }
+
+    fn welcome(&mut self, epoch: u64) -> Did {
+        self.told(ToNode::Welcome { epoch: Epoch(epoch), heartbeat: BEAT })
+    }
+
+    fn gets(&mut self, id: u64) -> Did {
+        self.told(ToNode::Lease { epoch: Epoch(1), lease: lease(id) })
+    }
+
+    fn withdraw(&mut self, id: u64) -> Did {
+        self.told(ToNode::Withdraw { epoch: Epoch(1), lease: LeaseId(id) })
+    }
+}
+
+fn lease(id: u64) -> Lease {
+    Lease { id: LeaseId(id), job: JobId(1), first: id, units: 1 }
+}
+
+fn ask(epoch: u64, in_all: u64) -> Action<u8> {
+    Action::Say(ToManager::Ask { epoch: Epoch(epoch), in_all })
+}
+
+fn result(id: u64, result: u8) -> Action<u8> {
+    Action::Say(ToManager::Result { epoch: Epoch(1), lease: LeaseId(id), result })
+}
+
+#[test]
+fn one_is_received_while_one_is_computed_and_one_returned() {
+    let mut bench = Bench::joined(3);
+    for id in [1, 2, 3] {
+        assert_eq!(bench.gets(id), [Action::Fetch(lease(id))]);
+    }
+    assert_eq!(bench.on(Event::Fetched(LeaseId(2))), [Action::Compute(lease(2))]);
+    assert_eq!(bench.on(Event::Fetched(LeaseId(1))), []);
+    let did = bench.on(Event::Computed(LeaseId(2), 7));
+    assert_eq!(did, [result(2, 7), Action::Compute(lease(1))]);
+    assert_eq!(bench.on(Event::Sent(LeaseId(2))), [ask(1, 4)]);
+    // The fourth comes in its place; one that was not asked for does not.
+    assert_eq!(bench.gets(4), [Action::Fetch(lease(4))]);
+    assert_eq!(bench.gets(5), []);
+    assert_eq!(bench.node.buffers_used(), 3);
+}
+
+#[test]
+fn a_lease_that_comes_twice_is_one() {
+    let mut bench = Bench::joined(2);
+    bench.gets(1);
+    assert_eq!(bench.gets(1), []);
+    assert_eq!(bench.node.buffers_used(), 1);
+}
+
+#[test]
+fn what_is_withdrawn_keeps_its_buffer_until_it_stopped() {
+    let mut bench = Bench::joined(1);
+    bench.gets(1);
+    bench.on(Event::Fetched(LeaseId(1)));
+    assert_eq!(bench.withdraw(1), [Action::Stop(LeaseId(1))]);
+    assert_eq!(bench.withdraw(1), []);
+    assert_eq!(bench.node.buffers_used(), 1);
+    assert_eq!(bench.on(Event::Stopped(LeaseId(1))), [ask(1, 2)]);
+    // Or until it is done, for nobody.
+    bench.gets(2);
+    bench.on(Event::Fetched(LeaseId(2)));
+    bench.withdraw(2);
+    assert_eq!(bench.on(Event::Computed(LeaseId(2), 9)), [Action::Drop(9), ask(1, 3)]);
+    assert_eq!(bench.on(Event::Stopped(LeaseId(2))), []);
+}
+
+#[test]
+fn what_is_on_its_way_back_is_not_stopped() {
+    let mut bench = Bench::joined(1);
+    bench.gets(1);
+    bench.on(Event::Fetched(LeaseId(1)));
+    bench.on(Event::Computed(LeaseId(1), 7));
+    assert_eq!(bench.withdraw(1), []);
+    assert_eq!(bench.on(Event::Sent(LeaseId(1))), [ask(1, 2)]);
+}
+
+#[test]
+fn who_is_fenced_drops_all_and_joins_anew() {
+    let mut bench = Bench::joined(2);
+    bench.gets(1);
+    bench.gets(2);
+    bench.on(Event::Fetched(LeaseId(1)));
+    let did = bench.told(ToNode::Fenced { epoch: Epoch(1) });
+    assert_eq!(did[..2], [Action::Stop(LeaseId(1)), Action::Stop(LeaseId(2))]);
+    assert!(matches!(did[2..], [Action::Say(ToManager::Hello(_))]), "{did:?}");
+    assert_eq!(bench.told(ToNode::Fenced { epoch: Epoch(1) }), [], "once");
+    // It asks when the accelerators have let go of what was, not before.
+    assert_eq!(bench.on(Event::Stopped(LeaseId(2))), []);
+    assert_eq!(bench.welcome(5), []);
+    assert_eq!(bench.on(Event::Computed(LeaseId(1), 7)), [Action::Drop(7), ask(5, 2)]);
+    // What the old membership brings is nothing.
+    assert_eq!(bench.gets(3), []);
+}
+
+#[test]
+fn a_new_welcome_ends_what_was() {
+    let mut bench = Bench::joined(2);
+    bench.gets(1);
+    assert_eq!(bench.welcome(4), [Action::Stop(LeaseId(1)), ask(4, 1)]);
+    assert_eq!(bench.welcome(3), []);
+}
+
+#[test]
+fn who_computes_long_is_heard_of() {
+    let mut bench = Bench::joined(1);
+    bench.now = BEAT - Duration::from_nanos(1);
+    assert_eq!(bench.on(Event::Tick), []);
+    bench.now = BEAT;
+    assert_eq!(bench.on(Event::Tick), [Action::Say(ToManager::Alive { epoch: Epoch(1) })]);
+    assert_eq!(bench.on(Event::Tick), []);
+}
+
+#[test]
+fn a_failure_is_told_and_frees_its_buffer() {
+    let mut bench = Bench::joined(1);
+    bench.gets(1);
+    let failure = Failure { unit: Some(1), offset: None, what: "bad".to_owned() };
+    let did = bench.on(Event::Failed(LeaseId(1), failure.clone()));
+    let failed = ToManager::Failed { epoch: Epoch(1), lease: LeaseId(1), failure };
+    assert_eq!(did, [Action::Say(failed), ask(1, 2)]);
+}
+
+#[test]
+fn who_is_to_leave_asks_no_more_and_goes_when_dismissed() {
+    let mut bench = Bench::joined(2);
+    bench.gets(1);
+    let leaving = Action::Say(ToManager::Leaving { epoch: Epoch(1) });
+    assert_eq!(bench.on(Event::Leave), [leaving]);
+    bench.on(Event::Fetched(LeaseId(1)));
+    assert_eq!(bench.on(Event::Computed(LeaseId(1), 7)), [result(1, 7)]);
+    assert_eq!(bench.on(Event::Sent(LeaseId(1))), []);
+    let did = bench.told(ToNode::Dismissed { epoch: Epoch(1) });
+    assert_eq!(did, [Action::Left(Left::Dismissed)]);
+    // A late welcome makes it no member.
+    let did = bench.welcome(9);
+    assert_eq!(did, [Action::Say(ToManager::Leaving { epoch: Epoch(9) })]);
+    assert_eq!(bench.on(Event::Start).len(), 1);
+}
+
+#[test]
+fn who_is_refused_or_cut_off_says_why_it_left() {
+    let mut bench = Bench::joined(1);
+    bench.gets(1);
+    let did = bench.on(Event::Lost);
+    assert_eq!(did, [Action::Stop(LeaseId(1)), Action::Left(Left::Lost)]);
+    bench.on(Event::Start);
+    let refusal = Refusal::Full { nodes_max: 3 };
+    let did = bench.told(ToNode::Refused(refusal.clone()));
+    assert_eq!(did, [Action::Left(Left::Refused(refusal))]);
+}

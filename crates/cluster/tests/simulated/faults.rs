@@ -1,8 +1,10 @@
 //! Every job ends: with the one right result, or with the error that its faults imply.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use cellway_cluster::manager::{Config, Event};
 use cellway_cluster::{JobError, JobId, JobSpec, Merging};
-use std::time::Duration;
 
 use crate::found::Random;
 use crate::host::Host;
@@ -23,20 +25,25 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect("a number"))
 }
 
-/// Runs seeds until so many steps were made in all, or so many seeds as were asked for.
-fn seeds(steps: u64, run: impl Fn(u64) -> u64) {
+/// `CELLWAY_SEED` runs one seed, `CELLWAY_SEEDS` so many; else as many as make
+/// a million steps, in which all that can happen has to.
+#[test]
+fn every_job_ends_as_it_should() {
+    let mut told = BTreeMap::new();
     if let Some(seed) = number("CELLWAY_SEED") {
         let seed = Seed(seed);
-        run(seed.0);
+        run(seed.0, &mut told);
         return;
     }
-    let (mut made, mut next, seeds) = (0, 0, number("CELLWAY_SEEDS"));
-    while seeds.map_or(made < steps, |seeds| next < seeds) {
+    let (mut steps, mut next, seeds) = (0, 0, number("CELLWAY_SEEDS"));
+    while seeds.map_or(steps < 1_000_000, |seeds| next < seeds) {
         let seed = Seed(next);
-        made += run(seed.0);
+        steps += run(seed.0, &mut told);
         next += 1;
     }
-    println!("{made} steps over {next} seeds");
+    println!("{steps} steps over {next} seeds: {told:#?}");
+    assert_eq!(told.len(), 13, "{told:#?}");
+    assert!(steps < 1_000_000 || told.values().all(|many| *many >= 10), "{told:#?}");
 }
 
 fn config(random: &mut Random) -> Config {
@@ -169,7 +176,35 @@ fn check(world: &World, id: JobId, survivor: bool) {
     }
 }
 
-fn run(seed: u64) -> u64 {
+/// How jobs ended, and what befell nodes and leases on the way.
+fn tell(world: &World, told: &mut BTreeMap<&'static str, u64>) {
+    for job in world.jobs.values() {
+        let how = match job.ended.as_ref().map(|(_, how)| how) {
+            Some(Ok(_)) => "jobs with a result",
+            Some(Err(JobError::Unit { .. })) => "jobs with a unit that fails",
+            Some(Err(JobError::Aborted)) => "jobs aborted",
+            Some(Err(JobError::NoNodes { .. })) => "jobs without nodes",
+            _ => "jobs that ended in another way",
+        };
+        *told.entry(how).or_default() += 1;
+    }
+    let of = world.manager.counters();
+    for (what, many) in [
+        ("memberships", of.joined),
+        ("nodes lost", of.lost),
+        ("stale messages", of.stale),
+        ("leases given again", of.given_again),
+        ("leases given twice", of.given_twice),
+        ("leases withdrawn", of.withdrawn),
+        ("leases failed", of.failures),
+        ("results", of.results),
+        ("results dropped", of.results_dropped),
+    ] {
+        *told.entry(what).or_default() += many;
+    }
+}
+
+fn run(seed: u64, told: &mut BTreeMap<&'static str, u64>) -> u64 {
     let mut random = Random(seed << 32);
     let (config, settings) = (config(&mut random), settings(&mut random));
     let hosts = hosts(&mut random);
@@ -184,11 +219,30 @@ fn run(seed: u64) -> u64 {
     for id in world.jobs.keys().copied().collect::<Vec<_>>() {
         check(&world, id, survivor);
     }
+    tell(&world, told);
     world.check_empty();
     world.steps
 }
 
+/// A unit that ends its process, which is started again and again.
 #[test]
-fn every_job_ends_as_it_should() {
-    seeds(1_000_000, run);
+fn a_unit_that_kills_nodes_ends_its_job_alone() {
+    for seed in 0..20 {
+        let seed = Seed(seed);
+        let hosts = (0..4).map(|_| Host::new(MS, 2)).collect();
+        let config = Config { losses_max: 8, ..config(&mut Random(seed.0)) };
+        let mut world = World::new(config, Settings::default(), hosts, seed.0);
+        (0..4).for_each(|at| world.at(0, What::Start(at)));
+        let spec =
+            JobSpec { units: 300, unit_bytes: 1, merging: Merging::AlongTree, lease_units: None };
+        world.job(MS, 1, spec).killer = Some(seed.0 * 7);
+        world.job(2 * MS, 2, spec);
+        world.at(3 * MS, What::Manager(Event::Drain));
+        world.run(100_000);
+        let ended = world.jobs[&JobId(1)].ended.as_ref().map(|(_, how)| how);
+        assert!(matches!(ended, Some(Err(JobError::Lost { losses: 8.., .. }))), "{ended:?}");
+        check(&world, JobId(2), true);
+        assert!(world.jobs[&JobId(2)].ended.as_ref().is_some_and(|(_, how)| how.is_ok()));
+        world.check_empty();
+    }
 }

@@ -7,7 +7,7 @@ use cellway_cluster::node::{Action, Event};
 use cellway_cluster::{Failure, Hello, Lease, LeaseId, Node, ToManager, ToNode};
 
 use crate::found::Found;
-use crate::world::{What, World};
+use crate::world::{MS, What, World};
 
 pub(crate) struct Host {
     pub(crate) node: Node,
@@ -111,7 +111,14 @@ impl World {
                     self.node(at, Event::Fetched(lease));
                 }
             }
-            What::Driver(_, _, Driven::Event(event)) => self.node(at, event),
+            What::Driver(_, _, Driven::Event(event)) => {
+                if let Event::Stopped(lease) = event
+                    && host.computing == Some(lease)
+                {
+                    host.computing = None;
+                }
+                self.node(at, event);
+            }
             _ => {}
         }
     }
@@ -190,20 +197,21 @@ impl World {
         }
     }
 
-    /// Some kernels can be stopped, others go on until they are done.
-    fn stop(&mut self, at: usize, lease: LeaseId) {
-        let goes_on = self.random.one_in(2);
+    /// A kernel stops when a unit is done, or goes on if it is soon done with all.
+    fn stop(&mut self, at: usize, id: LeaseId) {
         let host = &mut self.hosts[at];
-        if host.computing == Some(lease) {
-            if goes_on {
+        let mut late = 1000;
+        if host.computing == Some(id) {
+            let lease = host.under_way.get(&id);
+            let took = lease.map_or(0, |lease| lease.units * host.ns_per_unit);
+            if host.hangs || (took < 500 * MS && self.random.one_in(2)) {
                 return;
             }
-            host.computing = None;
-            host.hangs = false;
+            late = self.random.below(host.ns_per_unit);
         }
-        host.under_way.remove(&lease);
-        let stopped = Driven::Event(Event::Stopped(lease));
-        self.after(1000, What::Driver(at, self.hosts[at].process, stopped));
+        host.under_way.remove(&id);
+        let stopped = Driven::Event(Event::Stopped(id));
+        self.after(late, What::Driver(at, self.hosts[at].process, stopped));
     }
 
     /// Messages that a node must not believe.

@@ -8,10 +8,16 @@ use crate::world::{MS, Settings, What, World};
 
 const MIB: u64 = 1 << 20;
 
-/// How long a job takes, in seconds; its result is right.
+/// How long a job takes, in seconds.
 fn seconds(ns_per_unit: &[u64], units: u64, settings: Settings) -> f64 {
+    run(ns_per_unit, units, settings, Config::default()).0
+}
+
+/// How long a job takes, in seconds, and the most results that waited to be
+/// merged; its result is right.
+fn run(ns_per_unit: &[u64], units: u64, settings: Settings, config: Config) -> (f64, usize) {
     let hosts: Vec<_> = ns_per_unit.iter().map(|ns| Host::new(*ns, 2)).collect();
-    let mut world = World::new(Config::default(), settings, hosts, 1);
+    let mut world = World::new(config, settings, hosts, 1);
     (0..ns_per_unit.len()).for_each(|at| world.at(0, What::Start(at)));
     let spec = JobSpec { units, unit_bytes: MIB, merging: Merging::AlongTree, lease_units: None };
     world.job(MS, 1, spec);
@@ -21,7 +27,7 @@ fn seconds(ns_per_unit: &[u64], units: u64, settings: Settings) -> f64 {
     let found = how.as_ref().expect("no fault").as_ref().expect("a result");
     let expected = world.expected(JobId(1)).unwrap();
     assert_eq!(found.float.to_bits(), expected.float.to_bits());
-    (*ended - MS) as f64 / 1e9
+    ((*ended - MS) as f64 / 1e9, world.jobs[&JobId(1)].waiting_max)
 }
 
 #[test]
@@ -54,5 +60,21 @@ fn one_slow_node_of_eight_costs_no_more_than_its_share() {
         let ideal = (units * ns_per_unit) as f64 / 1e9 / 7.25;
         println!("{units} units of {ns_per_unit} ns: {:.3} of the ideal time", took / ideal);
         assert!(took <= 1.1 * ideal, "{units} units: {took} s, ideal {ideal} s");
+    }
+}
+
+#[test]
+fn few_results_wait_to_be_merged_and_slow_merges_hold_up_nobody() {
+    // Nodes of all speeds, so that the tree has holes far apart; merges that
+    // keep up, and merges that do not.
+    let speeds: Vec<_> = (1..=16).map(|node| node * MS / 4).collect();
+    for merge_ns in [0, MS, 30 * MS] {
+        let settings = Settings { merge_ns, ..Settings::default() };
+        let config = Config { lease_bytes_max: u64::MAX, ..Config::default() };
+        let (took, waiting) = run(&speeds, 30_000, settings, config);
+        println!("merges of {merge_ns} ns: {waiting} results waited, {took:.1} s");
+        assert!(took <= 2.0 * 30_000.0 / 13_522.0, "merges of {merge_ns} ns: {took} s");
+        // Twice 15 levels and 32 leases that are out, or the backlog's 64 and the leases.
+        assert!(waiting <= if merge_ns == 0 { 2 * (15 + 32) } else { 64 + 32 }, "{waiting}");
     }
 }
