@@ -197,7 +197,7 @@ impl<R> Manager<R> {
         match job {
             Ok(job) => {
                 self.jobs.insert(id, job);
-                self.wake_at(self.now + self.config.join_wait, actions);
+                self.wake_after(self.config.join_wait, actions);
                 self.advance(id, actions);
             }
             Err(error) => actions.push(Action::Failed { job: id, error }),
@@ -326,7 +326,7 @@ impl<R> Manager<R> {
             self.waiting.push_back((node, epoch));
             if let Some(lease) = self.choose(node) {
                 actions.push(Action::Tell(node, ToNode::Lease { epoch, lease }));
-                self.wake_at(self.now + self.config.lease_max, actions);
+                self.wake_after(self.config.lease_max, actions);
                 untried = self.waiting.len();
             }
         }

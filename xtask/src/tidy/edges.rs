@@ -11,7 +11,6 @@ const ORDER: &[&str] = &[
     "crates/kernels",
     "crates/ninep",
     "crates/fs",
-    "crates/fs",
     "crates/cluster",
     "crates/cellway",
     "bench",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::job::Holder;
-use super::{Action, JobError, Manager};
+use super::{Action, Config, JobError, Manager};
 use crate::{Epoch, Hello, JobId, Lease, LeaseId, NodeId, Refusal, ToNode};
 
 /// A lease that is out.
@@ -48,7 +48,7 @@ impl Member {
     /// Whether it has work, wants some, or did so just now. A node that hangs
     /// lives on, but asks for nothing.
     fn is_of_use(&self, now: Duration, deadline: Duration) -> bool {
-        let did = self.active.is_some_and(|active| now < active + deadline);
+        let did = self.active.is_some_and(|active| now.saturating_sub(active) < deadline);
         did || !self.leases.is_empty() || self.wants() > 0
     }
 }
@@ -127,7 +127,7 @@ impl<R> Manager<R> {
         self.counters.joined += 1;
         let heartbeat = self.config.deadline / 4;
         actions.push(Action::Tell(node, ToNode::Welcome { epoch, heartbeat }));
-        self.wake_at(self.now + self.config.deadline, actions);
+        self.wake_after(self.config.deadline, actions);
     }
 
     /// A node is lost: first nothing of its membership counts any more, then its leases are free.
@@ -155,9 +155,12 @@ impl<R> Manager<R> {
         for job in self.jobs.values_mut() {
             job.paces.remove(&node);
         }
+        if member.queued {
+            self.waiting.retain(|(_, epoch)| *epoch != member.epoch);
+        }
         if member.is_of_use(self.now, self.config.deadline) {
             self.deserted = self.now;
-            self.wake_at(self.now + self.config.join_wait, actions);
+            self.wake_after(self.config.join_wait, actions);
         }
     }
 
@@ -184,14 +187,15 @@ impl<R> Manager<R> {
     pub(super) fn choose(&mut self, node: NodeId) -> Option<Lease> {
         let member = self.members.get(&node)?;
         let (is_idle, buffer_bytes) = (member.leases.is_empty(), member.buffer_bytes);
-        let (now, overdue, deadline) = (self.now, self.config.overdue, self.config.deadline);
-        if is_idle && let Some(lease) = self.share(node, |given| now - given >= overdue) {
+        let Config { overdue, deadline, .. } = self.config;
+        let now = self.now;
+        if is_idle
+            && let Some(lease) = self.share(node, |given| now.saturating_sub(given) >= overdue)
+        {
             return Some(lease);
         }
-        let workers = self
-            .members
-            .iter()
-            .filter(|(_, member)| !member.leaving && member.is_of_use(now, deadline));
+        let works = |member: &Member| !member.leaving && member.is_of_use(now, deadline);
+        let workers = self.members.iter().filter(|(_, member)| works(member));
         let workers = workers.map(|(node, _)| *node);
         let holder = Holder { node, lease: LeaseId(self.serial + 1) };
         for (id, job) in &mut self.jobs {
@@ -230,7 +234,11 @@ impl<R> Manager<R> {
     }
 
     /// Asks for a tick, unless an earlier one is due anyway.
-    pub(super) fn wake_at(&mut self, at: Duration, actions: &mut Vec<Action<R>>) {
+    pub(super) fn wake_after(&mut self, time: Duration, actions: &mut Vec<Action<R>>) {
+        self.wake_at(self.now.saturating_add(time), actions);
+    }
+
+    fn wake_at(&mut self, at: Duration, actions: &mut Vec<Action<R>>) {
         if self.timer.is_none_or(|due| at < due) {
             self.timer = Some(at);
             actions.push(Action::SetTimer(at));
@@ -243,11 +251,11 @@ impl<R> Manager<R> {
             return;
         }
         self.timer = None;
-        let (now, deadline, join_wait) = (self.now, self.config.deadline, self.config.join_wait);
+        let Config { deadline, join_wait, lease_max, .. } = self.config;
+        let now = self.now;
         let due = |member: &Member| {
-            let oldest = member.leases.values().map(|held| held.given).min();
-            let done_by = oldest.map(|given| given + self.config.lease_max);
-            done_by.map_or(member.heard + deadline, |by| by.min(member.heard + deadline))
+            let of_leases = member.leases.values().map(|held| held.given.saturating_add(lease_max));
+            of_leases.fold(member.heard.saturating_add(deadline), Duration::min)
         };
         let dues: Vec<_> = self.members.iter().map(|(node, member)| (*node, due(member))).collect();
         for (node, due) in dues {
@@ -262,7 +270,7 @@ impl<R> Manager<R> {
             return;
         }
         let deserted = self.deserted;
-        let alone = |submitted: Duration| submitted.max(deserted) + join_wait;
+        let alone = |submitted: Duration| submitted.max(deserted).saturating_add(join_wait);
         let jobs: Vec<_> = self.jobs.iter().map(|(id, job)| (*id, alone(job.submitted))).collect();
         for (id, until) in jobs {
             if until <= now {

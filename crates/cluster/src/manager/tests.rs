@@ -122,6 +122,35 @@ fn a_lost_node_is_fenced_before_its_leases_go_on_in_halves() {
 }
 
 #[test]
+fn what_an_earlier_membership_says_is_none_of_the_new_one() {
+    let mut bench = bench();
+    let before = bench.joins(0);
+    assert_eq!(bench.asks(0, before, 1).len(), 1);
+    let epoch = bench.joins(0);
+    let deadline = bench.manager.config.deadline;
+    bench.now = deadline / 2;
+    for message in [
+        ToManager::Ask { epoch: before, in_all: 4 },
+        ToManager::Leaving { epoch: before },
+        ToManager::Alive { epoch: before },
+    ] {
+        assert_eq!(bench.says(0, message), [fenced(0, before)]);
+    }
+    assert_eq!(bench.passes(deadline / 2), [fenced(0, epoch)], "nothing was heard of it");
+}
+
+#[test]
+fn memberships_that_end_leave_nothing_behind() {
+    let mut bench = Bench::new(Config::default());
+    for _ in 0..100 {
+        let epoch = bench.joins(0);
+        assert_eq!(bench.asks(0, epoch, 2).len(), 0);
+        bench.on(Event::Lost(NodeId(0)));
+    }
+    assert!(bench.manager.waiting.is_empty());
+}
+
+#[test]
 fn silence_for_the_deadline_is_a_loss_and_a_word_is_not() {
     let mut bench = bench();
     let (talks, silent) = (bench.joins(0), bench.joins(1));

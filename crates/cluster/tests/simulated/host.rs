@@ -106,10 +106,10 @@ impl World {
                 self.node(at, Event::Tick);
             }
             What::Driver(_, _, Driven::Computed(lease)) => self.computed(at, lease),
-            What::Driver(_, _, Driven::Fetched(lease)) => {
-                if host.under_way.remove(&lease).is_some() {
-                    self.node(at, Event::Fetched(lease));
-                }
+            What::Driver(_, _, Driven::Fetched(lease))
+                if host.under_way.remove(&lease).is_some() =>
+            {
+                self.node(at, Event::Fetched(lease));
             }
             What::Driver(_, _, Driven::Event(event)) => {
                 if let Event::Stopped(lease) = event
@@ -170,7 +170,7 @@ impl World {
                     ToManager::Result { lease, .. } => Some(*lease),
                     _ => None,
                 };
-                let left = self.to_manager(at, message);
+                let left = self.send_to_manager(at, message);
                 if let Some(lease) = sent {
                     self.at(left, driver(Driven::Event(Event::Sent(lease))));
                 }

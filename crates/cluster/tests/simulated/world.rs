@@ -251,7 +251,7 @@ impl World {
     }
 
     /// Sends to the manager; when it has left the node.
-    pub(crate) fn to_manager(&mut self, at: usize, message: ToManager<Found>) -> u64 {
+    pub(crate) fn send_to_manager(&mut self, at: usize, message: ToManager<Found>) -> u64 {
         let left = self.now.max(self.to_manager_at) + self.settings.message_ns + self.ns(100);
         self.to_manager_at = left;
         let host = &mut self.hosts[at];
@@ -271,7 +271,7 @@ impl World {
         (u128::from(bytes) * 1_000_000_000 / u128::from(self.settings.bytes_per_second)) as u64
     }
 
-    fn to_node(&mut self, node: NodeId, message: ToNode) {
+    fn send_to_node(&mut self, node: NodeId, message: ToNode) {
         let at = node.0 as usize;
         let shipped = match &message {
             ToNode::Lease { lease, .. } if self.settings.ships => {
@@ -314,7 +314,7 @@ impl World {
         match action {
             Action::Tell(node, message) => {
                 self.told(node, &message);
-                self.to_node(node, message);
+                self.send_to_node(node, message);
             }
             Action::Merge { id, job, into, from } => {
                 let running = self.merging.entry(job).or_default();
