@@ -57,14 +57,23 @@ mod tests {
     use super::*;
     use crate::tree::{Span, Tree};
 
-    fn by_tree(tree: Tree, span: Span) -> String {
+    /// With units numbered from `first`.
+    fn by_tree(tree: Tree, span: Span, first: u64) -> String {
         match tree.halves(span) {
-            None => span.first.to_string(),
-            Some((left, None)) => by_tree(tree, left),
+            None => (span.first - first).to_string(),
+            Some((left, None)) => by_tree(tree, left, first),
             Some((left, Some(right))) => {
-                format!("({} {})", by_tree(tree, left), by_tree(tree, right))
+                format!("({} {})", by_tree(tree, left, first), by_tree(tree, right, first))
             }
         }
+    }
+
+    fn folded(units: u64) -> Option<String> {
+        let mut fold = Fold::default();
+        for unit in 0..units {
+            fold.push(unit.to_string(), merge).unwrap();
+        }
+        fold.end(merge).unwrap()
     }
 
     fn merge(left: String, right: String) -> Result<String, Infallible> {
@@ -73,14 +82,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn units_are_merged_along_the_tree(units in 1_u64..300) {
+        fn the_units_of_a_span_are_merged_along_the_tree(units in 1_u64..300, turns in any::<u16>()) {
             let tree = Tree::new(units).unwrap();
-            let mut fold = Fold::default();
-            for unit in 0..units {
-                fold.push(unit.to_string(), merge).unwrap();
+            let mut span = tree.root().unwrap();
+            for turn in 0..u16::from(tree.levels()) {
+                // By themselves they are a whole tree: what one manager leases another divides.
+                let (units, first) = (tree.units(span), span.first);
+                prop_assert_eq!(folded(units), Some(by_tree(tree, span, first)));
+                let (left, right) = tree.halves(span).unwrap();
+                span = right.filter(|_| turns & (1 << turn) != 0).unwrap_or(left);
             }
-            let merged = fold.end(merge).unwrap();
-            prop_assert_eq!(merged, Some(by_tree(tree, tree.root().unwrap())));
         }
     }
 }
