@@ -32,7 +32,7 @@ struct Merge {
 }
 
 /// What happened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Event<R> {
     /// A node said something. Messages of one node are told in the order it sent
     /// them; all that came before a tick are told before it.

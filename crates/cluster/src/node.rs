@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::{Epoch, Failure, Hello, Lease, LeaseId, Refusal, ToManager, ToNode};
 
 /// What happened; `R` is the result of a lease.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Event<R> {
     /// The manager can be reached.
     Start,

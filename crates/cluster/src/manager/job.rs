@@ -162,16 +162,16 @@ impl<R> Job<R> {
         self.paces.get(&node).is_some_and(Pace::fails)
     }
 
-    /// The span that one other node has had for longest, for one that does not fail.
+    /// The span that one node has had for longest, for another, which has none and
+    /// does not fail.
     pub(crate) fn oldest(&self, node: NodeId) -> Option<(Holder, Span)> {
         if self.fails(node) {
             return None;
         }
         self.alone.iter().find_map(|(_, first)| {
             let out = self.out.get(first)?;
-            let holder = out.holders.first()?;
-            let is_other = holder.node != node && !out.tries.failed_on.contains(&node);
-            is_other.then_some((*holder, out.span))
+            let failed = out.tries.failed_on.contains(&node);
+            out.holders.first().filter(|_| !failed).map(|holder| (*holder, out.span))
         })
     }
 

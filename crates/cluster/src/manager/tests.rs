@@ -205,6 +205,36 @@ fn no_third_node_gets_what_two_have() {
 }
 
 #[test]
+fn a_span_goes_to_three_nodes_and_then_in_halves() {
+    let mut bench = Bench::new(Config::default());
+    bench.on(Event::Submit(JOB, JobSpec { units: 4, ..UNITS }));
+    let slow = bench.joins(0);
+    assert_eq!(bench.asks(0, slow, 1).len(), 1);
+    for node in [1, 2] {
+        let epoch = bench.joins(node);
+        assert_eq!(ranges(&bench.asks(node, epoch, 1)), [(0, 4)]);
+        assert_eq!(leases(&bench.on(Event::Lost(NodeId(node)))), []);
+    }
+    let epoch = bench.joins(3);
+    assert_eq!(bench.asks(3, epoch, 2), []);
+    assert_eq!(ranges(&leases(&bench.on(Event::Lost(NodeId(0))))), [(0, 2), (2, 2)]);
+}
+
+#[test]
+fn who_failed_at_what_another_has_does_not_get_it_again() {
+    let mut bench = Bench::new(Config::default());
+    bench.on(Event::Submit(JOB, JobSpec { units: 4, ..UNITS }));
+    let (slow, fails) = (bench.joins(0), bench.joins(1));
+    let lease = bench.asks(0, slow, 1)[0];
+    let shared = bench.asks(1, fails, 1)[0];
+    assert_eq!(bench.fails(1, fails, shared, Some(2)), []);
+    assert_eq!(bench.asks(1, fails, 2), []);
+    // The other may still do it.
+    assert_eq!(bench.returns(0, slow, lease).len(), 1);
+    assert_eq!(bench.manager.progress().count(), 0);
+}
+
+#[test]
 fn asking_twice_gets_no_more_and_nobody_gets_more_than_it_has_buffers() {
     let mut bench = Bench::new(Config::default());
     bench.on(Event::Submit(JOB, JobSpec { units: 100, lease_units: Some(1), ..UNITS }));
@@ -343,6 +373,32 @@ fn who_leaves_ends_what_it_has_and_a_drain_ends_all() {
 }
 
 #[test]
+fn who_leaves_goes_when_its_last_lease_is_withdrawn() {
+    let mut bench = Bench::new(Config::default());
+    bench.on(Event::Submit(JOB, JobSpec { units: 4, ..UNITS }));
+    let epoch = bench.joins(0);
+    let lease = bench.asks(0, epoch, 1)[0].id;
+    bench.says(0, ToManager::Leaving { epoch });
+    let did = bench.on(Event::Abort(JOB));
+    assert_eq!(did[0], Action::Tell(NodeId(0), ToNode::Withdraw { epoch, lease }));
+    assert_eq!(did[1], Action::Tell(NodeId(0), ToNode::Dismissed { epoch }));
+}
+
+#[test]
+fn a_merge_of_a_job_that_is_over_is_none_of_another() {
+    let mut bench = bench();
+    let epoch = bench.joins(0);
+    let out = bench.asks(0, epoch, 2);
+    bench.returns(0, epoch, out[0]);
+    let did = bench.returns(0, epoch, out[1]);
+    let [Action::Merge { id, .. }] = did[..] else { panic!("{did:?}") };
+    bench.on(Event::Abort(JOB));
+    bench.on(Event::Submit(JOB, UNITS));
+    let did = bench.on(Event::Merged(id, Ok("late".to_owned())));
+    assert_eq!(did, [Action::Drop("late".to_owned())]);
+}
+
+#[test]
 fn a_merge_that_fails_ends_its_job() {
     let mut bench = bench();
     let epoch = bench.joins(0);
@@ -392,4 +448,96 @@ fn no_lease_is_given_while_merges_lag_behind() {
     assert_eq!(waiting, 3);
     let did = bench.on(Event::Merged(merge.unwrap(), Ok(String::new())));
     assert!(matches!(did[0], Action::Merge { .. }), "{did:?}");
+}
+
+mod hostile {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn small() -> impl Strategy<Value = u64> {
+        prop_oneof![8 => 0_u64..8, 3 => 0_u64..60, 1 => any::<u64>()]
+    }
+
+    fn message() -> impl Strategy<Value = ToManager<u8>> {
+        let epoch = || small().prop_map(Epoch);
+        let lease = || small().prop_map(LeaseId);
+        let failure = (prop::option::of(small()), prop::option::of(small()))
+            .prop_map(|(unit, offset)| Failure { unit, offset, what: String::new() });
+        let hello = (0_u32..4, small()).prop_map(|(buffers, buffer_bytes)| {
+            ToManager::Hello(Hello { buffers, buffer_bytes, ..Hello::default() })
+        });
+        prop_oneof![
+            2 => hello,
+            4 => (epoch(), small()).prop_map(|(epoch, in_all)| ToManager::Ask { epoch, in_all }),
+            6 => (epoch(), lease())
+                .prop_map(|(epoch, lease)| ToManager::Result { epoch, lease, result: 0 }),
+            2 => (epoch(), lease(), failure)
+                .prop_map(|(epoch, lease, failure)| ToManager::Failed { epoch, lease, failure }),
+            1 => epoch().prop_map(|epoch| ToManager::Alive { epoch }),
+            1 => epoch().prop_map(|epoch| ToManager::Leaving { epoch }),
+        ]
+    }
+
+    fn spec() -> impl Strategy<Value = JobSpec> {
+        let merging =
+            prop_oneof![Just(Merging::AlongTree), Just(Merging::AnyOrder), Just(Merging::Nothing)];
+        (small(), small(), merging, prop::option::of(small())).prop_map(
+            |(units, unit_bytes, merging, lease_units)| JobSpec {
+                units,
+                unit_bytes,
+                merging,
+                lease_units,
+            },
+        )
+    }
+
+    fn event() -> impl Strategy<Value = Event<u8>> {
+        let node = || (0_u32..3).prop_map(NodeId);
+        let job = || (0_u64..3).prop_map(JobId);
+        prop_oneof![
+            40 => (node(), message()).prop_map(|(node, message)| Event::From(node, message)),
+            1 => node().prop_map(Event::Lost),
+            4 => (small(), any::<bool>()).prop_map(|(id, fine)| {
+                Event::Merged(MergeId(id), if fine { Ok(0) } else { Err(String::new()) })
+            }),
+            1 => Just(Event::Tick),
+            3 => (job(), spec()).prop_map(|(job, spec)| Event::Submit(job, spec)),
+            1 => job().prop_map(Event::Abort),
+        ]
+    }
+
+    proptest! {
+        /// Whatever comes in, each result goes one way: merged, dropped, or the job's.
+        #[test]
+        fn no_result_is_lost_or_made(
+            events in prop::collection::vec((event(), 0_u64..5000), 0..150),
+            backlog_max in 0_usize..4,
+        ) {
+            let config = Config { backlog_max, losses_max: 3, ..Config::default() };
+            let mut manager = Manager::new(config);
+            let (mut came, mut went, mut now) = (0, 0, Duration::ZERO);
+            for (event, passes) in events {
+                now += Duration::from_millis(passes);
+                came += usize::from(matches!(
+                    event,
+                    Event::From(_, ToManager::Result { .. }) | Event::Merged(_, Ok(_))
+                ));
+                let mut actions = Vec::new();
+                manager.on(now, event, &mut actions);
+                for action in actions {
+                    went += match action {
+                        Action::Merge { .. } => 2,
+                        Action::Drop(_) | Action::Finished { result: Some(_), .. } => 1,
+                        _ => 0,
+                    };
+                }
+                let waiting: usize = manager.progress().map(|of| of.results_waiting).sum();
+                prop_assert_eq!(came, went + waiting);
+                for member in manager.members.values() {
+                    prop_assert!(member.leases.len() <= 3);
+                }
+            }
+        }
+    }
 }

@@ -184,3 +184,61 @@ fn who_is_refused_or_cut_off_says_why_it_left() {
     let did = bench.told(ToNode::Refused(refusal.clone()));
     assert_eq!(did, [Action::Left(Left::Refused(refusal))]);
 }
+
+mod hostile {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message() -> impl Strategy<Value = ToNode> {
+        let epoch = || (0_u64..4).prop_map(Epoch);
+        let id = || (0_u64..30).prop_map(LeaseId);
+        prop_oneof![
+            2 => epoch().prop_map(|epoch| ToNode::Welcome { epoch, heartbeat: BEAT }),
+            1 => Just(ToNode::Refused(Refusal::Full { nodes_max: 1 })),
+            8 => (epoch(), 0_u64..30)
+                .prop_map(|(epoch, id)| ToNode::Lease { epoch, lease: lease(id) }),
+            3 => (epoch(), id()).prop_map(|(epoch, lease)| ToNode::Withdraw { epoch, lease }),
+            1 => epoch().prop_map(|epoch| ToNode::Fenced { epoch }),
+            1 => epoch().prop_map(|epoch| ToNode::Dismissed { epoch }),
+        ]
+    }
+
+    fn event() -> impl Strategy<Value = Event<u8>> {
+        let id = || (0_u64..30).prop_map(LeaseId);
+        let failure = Failure { unit: None, offset: None, what: String::new() };
+        prop_oneof![
+            2 => Just(()).prop_map(|()| Event::Start),
+            20 => message().prop_map(Event::Told),
+            6 => id().prop_map(Event::Fetched),
+            6 => id().prop_map(|id| Event::Computed(id, 0)),
+            1 => id().prop_map(move |id| Event::Failed(id, failure.clone())),
+            4 => id().prop_map(Event::Sent),
+            4 => id().prop_map(Event::Stopped),
+            1 => Just(()).prop_map(|()| Event::Leave),
+            1 => Just(()).prop_map(|()| Event::Lost),
+            1 => Just(()).prop_map(|()| Event::Tick),
+        ]
+    }
+
+    proptest! {
+        /// Whatever it is told, it has no more leases than buffers, asks for no
+        /// more than that, and each result it is given is said or dropped.
+        #[test]
+        fn buffers_bound_it(events in prop::collection::vec(event(), 0..150), buffers in 1_u32..4) {
+            let mut node = Node::new(Hello { buffers, ..Hello::default() });
+            for event in events {
+                let is_result = matches!(event, Event::Computed(..));
+                let mut actions = Vec::new();
+                node.on(Duration::ZERO, event, &mut actions);
+                let results = actions.iter().filter(|action| {
+                    matches!(action, Action::Drop(_) | Action::Say(ToManager::Result { .. }))
+                });
+                prop_assert_eq!(results.count(), usize::from(is_result));
+                prop_assert!(node.buffers_used() <= buffers as usize);
+                let expected = node.asked.saturating_sub(node.received);
+                prop_assert!(expected <= u64::from(buffers));
+            }
+        }
+    }
+}

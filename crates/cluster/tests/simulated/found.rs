@@ -72,7 +72,7 @@ pub(crate) struct Found {
     pub(crate) units: u64,
     /// Of a hash of each unit.
     pub(crate) sum: u64,
-    /// The same in floating point, which depends on the order.
+    /// In floating point: it depends on which merges were made, and on their order.
     pub(crate) float: f64,
     _live: Live,
 }
@@ -101,7 +101,7 @@ impl Found {
         Self {
             units: self.units + later.units,
             sum: self.sum.wrapping_add(later.sum),
-            float: self.float + later.float,
+            float: self.float * 0.75 + later.float,
             _live: self._live,
         }
     }

@@ -379,7 +379,7 @@ impl World {
             job.holes_max = job.holes_max.max(progress.holes);
             job.waiting_max = job.waiting_max.max(progress.results_waiting);
             let by_holes = job.holes_max * usize::from(progress.levels.max(1));
-            let bound = by_holes.max(self.config.backlog_max) + leases_max as usize + 1;
+            let bound = by_holes.max(self.config.backlog_max) + leases_max as usize;
             assert!(progress.results_waiting <= bound, "{progress:?}, {}", job.holes_max);
         }
     }
