@@ -138,6 +138,9 @@ impl<R> Job<R> {
         workers: impl Iterator<Item = NodeId> + Clone,
         config: &Config,
     ) -> Option<(Span, bool)> {
+        if self.pool.spans() == 0 {
+            return None;
+        }
         let mut able = workers.clone().filter(|node| !self.fails(*node)).peekable();
         let is_left_out = self.fails(holder.node) && able.peek().is_some();
         if is_left_out || self.is_crowded(config.backlog_max) {

@@ -78,3 +78,11 @@ fn few_results_wait_to_be_merged_and_slow_merges_hold_up_nobody() {
         assert!(waiting <= if merge_ns == 0 { 2 * (15 + 32) } else { 64 + 32 }, "{waiting}");
     }
 }
+
+#[test]
+fn four_hundred_nodes_are_used() {
+    let took = seconds(&[10 * MS; 400], 100_000, Settings::default());
+    let ideal = 100_000.0 * 0.01 / 400.0;
+    println!("400 nodes: {:.3} of the ideal time", took / ideal);
+    assert!(took <= 1.1 * ideal, "{took} s, ideal {ideal} s");
+}
