@@ -267,11 +267,12 @@ impl MappedFile {
     }
 
     /// Whether bytes from `offset` on can be copied; those about it are brought.
+    #[inline]
     #[must_use]
     pub fn begin(&self, offset: u64) -> bool {
         let is_there = offset < self.len_bytes as u64 && !self.is_broken();
         if is_there {
-            self.bring(offset as usize, offset as usize);
+            self.touch(offset as usize / PIECE_BYTES);
         }
         is_there
     }
@@ -297,29 +298,36 @@ impl MappedFile {
             return false;
         }
         let Some(last) = into.len().checked_sub(1) else { return true };
-        self.bring(offset as usize, offset as usize + last);
+        let first = offset as usize;
+        (first / PIECE_BYTES..=(first + last) / PIECE_BYTES).for_each(|piece| self.touch(piece));
         self.region.drain(offset, into).is_ok() && self.counts(file, offset, into)
     }
 
+    #[inline]
     fn is_broken(&self) -> bool {
         self.slot.broken.load(Ordering::Acquire)
     }
 
-    /// Has the pieces between two bytes brought as a whole, by the second read
-    /// in each: one read in a piece is no reason to read all of it.
-    fn bring(&self, first: usize, last: usize) {
-        let pieces = first / PIECE_BYTES..=last / PIECE_BYTES;
-        for (piece, touched) in pieces.clone().zip(self.touched.get(pieces).unwrap_or_default()) {
-            if touched.load(Ordering::Relaxed) < 2 && touched.fetch_add(1, Ordering::Relaxed) == 1 {
-                let from = piece * PIECE_BYTES;
-                let len = PIECE_BYTES.min(self.len_bytes - from);
-                for advice in [Advice::WillNeed, Advice::LinuxPopulateRead] {
-                    // SAFETY: a part of the mapping; its pages are read, not
-                    // changed. What cannot be brought is met by the copy.
-                    let _ =
-                        unsafe { rustix::mm::madvise(self.start.add(from).cast(), len, advice) };
-                }
-            }
+    /// Has a piece brought as a whole, by the second read in it: one read is no
+    /// reason to read all of it.
+    #[inline]
+    fn touch(&self, piece: usize) {
+        if let Some(touched) = self.touched.get(piece)
+            && touched.load(Ordering::Relaxed) < 2
+            && touched.fetch_add(1, Ordering::Relaxed) == 1
+        {
+            self.bring(piece);
+        }
+    }
+
+    #[cold]
+    fn bring(&self, piece: usize) {
+        let from = piece * PIECE_BYTES;
+        let len = PIECE_BYTES.min(self.len_bytes - from);
+        for advice in [Advice::WillNeed, Advice::LinuxPopulateRead] {
+            // SAFETY: a part of the mapping; its pages are read, not
+            // changed. What cannot be brought is met by the copy.
+            let _ = unsafe { rustix::mm::madvise(self.start.add(from).cast(), len, advice) };
         }
     }
 }
