@@ -94,30 +94,30 @@ pub(crate) fn moves_whole_lines() -> bool {
     false
 }
 
-/// Copies the line `at + ON` bytes on, by one load and one store if `whole`, which is
+/// Copies the line `ON` bytes on, by one load and one store if `whole`, which is
 /// `moves_whole_lines`.
 ///
 /// # Safety
 /// As `copy_racing`, for `LINE_BYTES`; `whole` only where the processor can.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn copy_line<const ON: usize>(source: *const u8, target: *mut u8, at: usize, whole: bool) {
+unsafe fn copy_line<const ON: usize>(source: *const u8, target: *mut u8, whole: bool) {
     use std::arch::asm;
     // SAFETY: the caller's conditions: 64 bytes of both are touched. The wide
     // register is one that SSE does not have: written, it slows no SSE
     // instruction that follows.
     unsafe {
         if whole {
-            asm!("vmovdqu64 zmm16, [{s} + {i} + {on}]", "vmovdqu64 [{t} + {i} + {on}], zmm16",
-                 s = in(reg) source, t = in(reg) target, i = in(reg) at, on = const ON,
+            asm!("vmovdqu64 zmm16, [{s} + {on}]", "vmovdqu64 [{t} + {on}], zmm16",
+                 s = in(reg) source, t = in(reg) target, on = const ON,
                  out("xmm16") _, options(nostack, preserves_flags));
         } else {
             asm!(
-                "movdqu {a}, [{s} + {i} + {on}]", "movdqu {b}, [{s} + {i} + {on} + 16]",
-                "movdqu {c}, [{s} + {i} + {on} + 32]", "movdqu {d}, [{s} + {i} + {on} + 48]",
-                "movdqu [{t} + {i} + {on}], {a}", "movdqu [{t} + {i} + {on} + 16], {b}",
-                "movdqu [{t} + {i} + {on} + 32], {c}", "movdqu [{t} + {i} + {on} + 48], {d}",
-                s = in(reg) source, t = in(reg) target, i = in(reg) at, on = const ON,
+                "movdqu {a}, [{s} + {on}]", "movdqu {b}, [{s} + {on} + 16]",
+                "movdqu {c}, [{s} + {on} + 32]", "movdqu {d}, [{s} + {on} + 48]",
+                "movdqu [{t} + {on}], {a}", "movdqu [{t} + {on} + 16], {b}",
+                "movdqu [{t} + {on} + 32], {c}", "movdqu [{t} + {on} + 48], {d}",
+                s = in(reg) source, t = in(reg) target, on = const ON,
                 a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
                 options(nostack, preserves_flags));
         }
@@ -142,7 +142,7 @@ unsafe fn copy_x86(mut source: *const u8, mut target: *mut u8, mut len: usize, w
         if head != 0 && head <= LINE_BYTES {
             // SAFETY: both ranges hold a line and more.
             unsafe {
-                copy_line::<0>(source, target, 0, whole);
+                copy_line::<0>(source, target, whole);
                 (source, target) = (source.add(head), target.add(head));
             }
             len -= head;
@@ -156,29 +156,28 @@ unsafe fn copy_x86(mut source: *const u8, mut target: *mut u8, mut len: usize, w
             return;
         }
     }
-    let (lines, rest) = (len - len % LINE_BYTES, len % LINE_BYTES);
-    let mut at = 0;
-    while at + FOUR_LINES <= lines {
-        // SAFETY: four lines of both ranges.
+    while len >= FOUR_LINES {
+        // SAFETY: four lines are left in both ranges.
         unsafe {
-            copy_line::<0>(source, target, at, whole);
-            copy_line::<LINE_BYTES>(source, target, at, whole);
-            copy_line::<{ 2 * LINE_BYTES }>(source, target, at, whole);
-            copy_line::<{ 3 * LINE_BYTES }>(source, target, at, whole);
+            copy_line::<0>(source, target, whole);
+            copy_line::<LINE_BYTES>(source, target, whole);
+            copy_line::<{ 2 * LINE_BYTES }>(source, target, whole);
+            copy_line::<{ 3 * LINE_BYTES }>(source, target, whole);
+            (source, target) = (source.add(FOUR_LINES), target.add(FOUR_LINES));
         }
-        at += FOUR_LINES;
+        len -= FOUR_LINES;
     }
-    while at < lines {
-        // SAFETY: a line of both ranges.
-        unsafe { copy_line::<0>(source, target, at, whole) };
-        at += LINE_BYTES;
+    while len >= LINE_BYTES {
+        // SAFETY: a line is left in both ranges.
+        unsafe {
+            copy_line::<0>(source, target, whole);
+            (source, target) = (source.add(LINE_BYTES), target.add(LINE_BYTES));
+        }
+        len -= LINE_BYTES;
     }
-    if rest == 0 {
+    if len == 0 {
         return;
     }
-    // SAFETY: the lines lie in both ranges.
-    unsafe { (source, target) = (source.add(lines), target.add(lines)) };
-    len = rest;
     while len >= 16 {
         // SAFETY: 16 bytes are left in both ranges.
         unsafe {
