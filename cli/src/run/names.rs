@@ -17,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::Context as _;
 use cellway::fs::{self, Change, Files, FsError, Kind, OpenMode, PipeWatch, wait};
 use cellway::storage::{self, Input, InputError, Output, OutputError, SequentialWriter};
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 
 use super::window::Window;
 use crate::exit::Usage;
@@ -28,12 +28,12 @@ const MOVED_BYTES: usize = 1 << 20;
 
 /// A path of the command line: the names of `#U` are those of the system.
 pub(super) fn any() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().try_map(parse)
+    PathBufValueParser::new().try_map(|path| parse(path.into_os_string()))
 }
 
 /// A path of what is locked, renamed and brought to the disk, as only the system's files are.
 pub(super) fn local() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().try_map(parse_local)
+    PathBufValueParser::new().try_map(|path| parse_local(path.into_os_string()))
 }
 
 fn parse(text: OsString) -> Result<PathBuf, String> {

@@ -375,6 +375,10 @@ fn names_that_cannot_be_are_refused() {
         let line = format!("run crc32c {{}} {option} #n/tcp!h!1/j");
         run(&line).failed(2, &[option, "no lock", "#U/PATH"]);
     }
+    for option in ["--out-dir", "--stats", "--trace", "--journal"] {
+        let line = format!("run identity {{}} {option} {{}}");
+        cellway(&line, &[&input, Path::new("")]).failed(2, &[option, "value"]);
+    }
     run("run identity {} --out-dir #n/tcp!h!1/d").failed(2, &["--out-dir", "no lock", "#U/PATH"]);
     run("run crc32c #p/a --journal j --serve unix:s").failed(2, &["#p/a", "journal"]);
     run("run identity {} #r/out").failed(2, &["gone with the run"]);

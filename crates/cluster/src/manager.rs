@@ -226,7 +226,10 @@ impl<R> Manager<R> {
         let Some(out) = job.end(first) else { return actions.push(Action::Drop(result)) };
         let bytes = job.tree.units(out.span).saturating_mul(job.spec.unit_bytes);
         let took = now.saturating_sub(since.max(given));
-        job.paces.entry(node).or_default().measured(out.span.level, bytes, took);
+        // Not of one that left by this.
+        if self.members.contains_key(&node) {
+            job.paces.entry(node).or_default().measured(out.span.level, bytes, took);
+        }
         actions.extend(job.merges.add(out.span, result).map(Action::Drop));
         self.counters.results += 1;
         for holder in out.holders.iter().filter(|holder| holder.lease != lease) {
@@ -250,7 +253,11 @@ impl<R> Manager<R> {
         self.counters.failures += 1;
         let Some(job) = self.jobs.get_mut(&held.job) else { return };
         let tries_max = self.config.tries_max;
-        if let Some(error) = job.failed(held.first, lease, node, failure, tries_max) {
+        let failed = job.failed(held.first, lease, node, failure, tries_max);
+        if !self.members.contains_key(&node) {
+            job.paces.remove(&node);
+        }
+        if let Some(error) = failed {
             self.fail(held.job, error, actions);
         }
     }

@@ -238,6 +238,5 @@ impl OpenFile for OpenDirectory {
     }
 }
 
-/// Locks what no panic leaves half done.
 #[cfg(test)]
 mod tests;

@@ -167,14 +167,22 @@ impl<R> Job<R> {
 
     /// The span that one node has had for longest, for another, which has none and
     /// does not fail.
-    pub(crate) fn oldest(&self, node: NodeId) -> Option<(Holder, Span)> {
-        if self.fails(node) {
+    pub(crate) fn oldest(
+        &self,
+        node: NodeId,
+        buffer_bytes: u64,
+        backlog_max: usize,
+    ) -> Option<(Holder, Span)> {
+        if self.fails(node) || self.is_crowded(backlog_max) {
             return None;
         }
+        let fits =
+            |units: u64| units == 1 || units.saturating_mul(self.spec.unit_bytes) <= buffer_bytes;
         self.alone.iter().find_map(|(_, first)| {
             let out = self.out.get(first)?;
             let failed = out.tries.failed_on.contains(&node);
-            out.holders.first().filter(|_| !failed).map(|holder| (*holder, out.span))
+            let may_have = !failed && fits(self.tree.units(out.span));
+            out.holders.first().filter(|_| may_have).map(|holder| (*holder, out.span))
         })
     }
 
@@ -215,8 +223,14 @@ impl<R> Job<R> {
 
     /// The holder of a lease is lost: its units are free, in two halves. An
     /// error if they were lost too often.
-    pub(crate) fn lost(&mut self, first: u64, lease: LeaseId, losses_max: u32) -> Option<JobError> {
-        self.out.get_mut(&first)?.tries.lost += 1;
+    pub(crate) fn lost(
+        &mut self,
+        first: u64,
+        lease: LeaseId,
+        was_computed: bool,
+        losses_max: u32,
+    ) -> Option<JobError> {
+        self.out.get_mut(&first)?.tries.lost += u32::from(was_computed);
         let Out { span, tries, .. } = self.give_up(first, lease)?;
         if tries.lost >= losses_max {
             let (units, losses) = (self.tree.units(span), tries.lost);

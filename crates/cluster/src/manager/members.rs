@@ -141,9 +141,11 @@ impl<R> Manager<R> {
     /// After its node was told.
     fn end(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action<R>>) {
         self.counters.lost += 1;
-        for (lease, held) in &member.leases {
+        for (place, (lease, held)) in member.leases.iter().enumerate() {
             let Some(job) = self.jobs.get_mut(&held.job) else { continue };
-            if let Some(error) = job.lost(held.first, *lease, self.config.losses_max) {
+            // A node computes its oldest lease; the others had no part in its loss.
+            let (was_computed, losses_max) = (place == 0, self.config.losses_max);
+            if let Some(error) = job.lost(held.first, *lease, was_computed, losses_max) {
                 self.fail(held.job, error, actions);
             }
         }
@@ -211,7 +213,10 @@ impl<R> Manager<R> {
 
     /// The lease that has been out for longest, for a second node.
     fn share(&mut self, node: NodeId, is_due: impl Fn(Duration) -> bool) -> Option<Lease> {
-        let of_jobs = self.jobs.iter().filter_map(|(id, job)| Some((*id, job.oldest(node)?)));
+        let buffer_bytes = self.members.get(&node)?.buffer_bytes;
+        let of_jobs = self.jobs.iter().filter_map(|(id, job)| {
+            Some((*id, job.oldest(node, buffer_bytes, self.config.backlog_max)?))
+        });
         let oldest = of_jobs.min_by_key(|(_, (holder, _))| holder.lease);
         let (id, (holder, span)) = oldest?;
         let held = self.members.get(&holder.node)?.leases.get(&holder.lease)?;

@@ -35,7 +35,7 @@ pub struct Config {
     /// What giving and taking a lease costs the manager; leases are long enough
     /// that this is 2% of its time.
     pub lease_cost: Duration,
-    /// A lease is this part of a node's share of what is left.
+    /// A lease is one in so many parts of a node's share of what is left.
     pub guided_factor: f64,
     /// Merges of one job at a time, where any order will do.
     pub merges_max: usize,

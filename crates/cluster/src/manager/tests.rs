@@ -151,6 +151,17 @@ fn memberships_that_end_leave_nothing_behind() {
 }
 
 #[test]
+fn a_node_that_leaves_by_its_last_result_leaves_no_pace() {
+    let mut bench = bench();
+    let epoch = bench.joins(0);
+    let lease = bench.asks(0, epoch, 1)[0];
+    bench.says(0, ToManager::Leaving { epoch });
+    bench.returns(0, epoch, lease);
+    assert!(bench.manager.members.is_empty());
+    assert!(bench.manager.jobs.values().all(|job| job.paces.is_empty()));
+}
+
+#[test]
 fn silence_for_the_deadline_is_a_loss_and_a_word_is_not() {
     let mut bench = bench();
     let (talks, silent) = (bench.joins(0), bench.joins(1));

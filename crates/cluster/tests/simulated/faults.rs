@@ -42,8 +42,8 @@ fn every_job_ends_as_it_should() {
         next += 1;
     }
     println!("{steps} steps over {next} seeds: {told:#?}");
-    assert_eq!(told.len(), 13, "{told:#?}");
-    assert!(steps < 1_000_000 || told.values().all(|many| *many >= 10), "{told:#?}");
+    let is_all_there = told.len() == 13 && told.values().all(|many| *many >= 10);
+    assert!(steps < 1_000_000 || is_all_there, "{told:#?}");
 }
 
 fn config(random: &mut Random) -> Config {
