@@ -36,6 +36,8 @@ pub struct Input {
     kind: Kind,
     len_bytes: Option<u64>,
     opened: Metadata,
+    /// Somebody puts bytes into it: [`Received`](crate::Received).
+    received: bool,
 }
 
 impl Input {
@@ -64,6 +66,12 @@ impl Input {
         Self::of(name.to_owned(), None, file)
     }
 
+    pub(crate) fn received(name: &str, file: Arc<File>) -> Result<Self, InputError> {
+        let opened = file.metadata().map_err(|error| InputError::read(name, 0, &error))?;
+        let (name, len_bytes) = (name.to_owned(), Some(opened.len()));
+        Ok(Self { name, path: None, file, kind: Kind::File, len_bytes, opened, received: true })
+    }
+
     fn of(name: String, path: Option<PathBuf>, file: File) -> Result<Self, InputError> {
         let failed = |error: io::Error| InputError::read(&name, 0, &error);
         let opened = file.metadata().map_err(failed)?;
@@ -81,7 +89,8 @@ impl Input {
         } else {
             (Kind::Stream, None)
         };
-        Ok(Self { name, path, file: Arc::new(file), kind, len_bytes, opened })
+        let (file, received) = (Arc::new(file), false);
+        Ok(Self { name, path, file, kind, len_bytes, opened, received })
     }
 
     /// The name for messages.
@@ -178,7 +187,7 @@ impl Input {
     /// [`InputError::changed`]. Ask before the output is committed, which may
     /// take the input's name.
     pub fn changed(&self) -> Result<Option<String>, InputError> {
-        if self.kind != Kind::File {
+        if self.kind != Kind::File || self.received {
             return Ok(None);
         }
         let named = self.path.as_ref().and_then(|path| path.metadata().ok());

@@ -4,7 +4,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Gid, Mode, OFlags, SeekFrom, Stat, Uid};
@@ -60,6 +60,72 @@ impl Output {
     /// hard links only this name is. Waits for a FIFO's reader.
     pub fn create(path: &Path, options: &Options) -> Result<Self, OutputError> {
         Self::create_by(path, options, true)
+    }
+
+    /// As [`Output::create`], and other processes can [`Output::join`] it: a file
+    /// has a hidden name until it is committed. What is written straight cannot be shared.
+    ///
+    /// # Errors
+    /// Those of [`Output::create`], and of what is no file.
+    pub fn create_shared(path: &Path, options: &Options) -> Result<Self, OutputError> {
+        let output = Self::create_by(path, options, false)?;
+        match output.shared_path() {
+            Some(_) => Ok(output),
+            None => {
+                let what = "is written straight, by one process only";
+                let cure = "name a file";
+                Err(OutputError::new(OutputErrorKind::Unwritable, &output.name, what, cure))
+            }
+        }
+    }
+
+    /// Where other processes find it.
+    #[must_use]
+    pub fn shared_path(&self) -> Option<PathBuf> {
+        let Pending { name, hidden, .. } = self.pending.as_ref()?;
+        Some(name.dir_path.join(hidden.as_ref()?.name()))
+    }
+
+    /// Makes it this process's own: a copy, where others that did not end could still
+    /// write to it.
+    ///
+    /// # Errors
+    /// Where there is no room for another, or it cannot be copied.
+    pub fn unshare(&mut self) -> Result<(), OutputError> {
+        let Some(pending) = &mut self.pending else { return Ok(()) };
+        let failed = |error: Errno| OutputError::os(&self.name, "cannot be copied", &error.into());
+        let mode = rustix::fs::fstat(&self.file).map_err(failed)?.st_mode;
+        let made = publish::create(&pending.name, Mode::from_raw_mode(mode), true);
+        let (file, hidden) = made.map_err(failed)?;
+        let len = rustix::fs::fstat(&self.file).map_err(failed)?.st_size.cast_unsigned();
+        let (mut from, mut to) = (0, 0);
+        while from < len {
+            let rest = usize::try_from(len - from).unwrap_or(usize::MAX);
+            let copied = rustix::fs::copy_file_range(
+                &*self.file,
+                Some(&mut from),
+                &file,
+                Some(&mut to),
+                rest,
+            );
+            if copied.map_err(failed)? == 0 {
+                break;
+            }
+        }
+        (self.file, pending.hidden) = (Arc::new(file), hidden);
+        Ok(())
+    }
+
+    /// Opens what another process made by [`Output::create_shared`] and will
+    /// commit, to write to it beside that one.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn join(path: &Path) -> Result<Self, OutputError> {
+        let name = shown(path);
+        let file = File::options().read(true).write(true).open(path);
+        let file = file.map_err(|error| cannot_open(&name, &error))?;
+        Ok(Self::straight(name, file, Kind::File))
     }
 
     /// With `unnamed` false as on a file system without `O_TMPFILE`.
@@ -277,7 +343,9 @@ fn cannot_open(name: &str, error: &io::Error) -> OutputError {
 }
 
 mod partial;
+mod shared_dir;
 #[cfg(test)]
 mod tests;
 
 pub use partial::Partial;
+pub use shared_dir::SharedDir;

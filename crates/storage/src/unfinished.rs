@@ -2,7 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher as _, RandomState};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::AtFlags;
@@ -103,7 +104,12 @@ impl Drop for Hidden {
 impl Entry {
     fn remove(&self) {
         // It may have its final name by now, and then this one is gone.
-        let _ = rustix::fs::unlinkat(&*self.dir, &self.name, AtFlags::empty());
+        let removed = rustix::fs::unlinkat(&*self.dir, &self.name, AtFlags::empty());
+        if removed == Err(Errno::ISDIR) {
+            // What cannot be taken away stays where it is.
+            let dir = Path::new("/proc/self/fd").join(self.dir.as_raw_fd().to_string());
+            let _ = std::fs::remove_dir_all(dir.join(&self.name));
+        }
     }
 }
 

@@ -1,11 +1,15 @@
 //! What the threads of a run do: on every accelerator a few of them each do the
 //! naive loop of getting a unit, computing, and putting it back.
 
+use std::cell::Cell;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use accel::{Buf, Config, Cx, FileWindow, Tag, TransferError, TransferFault};
+use accel::{
+    Accelerator, Buf, Config, Cx, EngineChoice, FileWindow, Place, Tag, TransferError,
+    TransferFault,
+};
 use storage::{Input, InputError};
 
 use crate::error::{Failure, StreamError, as_io};
@@ -17,10 +21,27 @@ use crate::pipeline::Stand;
 use crate::plan::{BUF_ALIGN_BYTES, Options, Piece, Plan};
 use crate::run::Layout;
 use crate::scheme::{Host, Io, read_error};
+use crate::share::{Drive, Shares};
 use crate::sink::{ROOM_FROM, Sink};
 use crate::source::Source;
 use crate::stats::{Progress, Step, Tally};
 use crate::watch::{Watch, Watches};
+
+/// Which units are computed, and where their parts go.
+pub(crate) enum Found<'j, P> {
+    /// All of the input's.
+    Whole(&'j Parts<P>),
+    /// As they are asked for.
+    Shares(&'j Shares<'j, P>),
+}
+
+impl<P> Clone for Found<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for Found<'_, P> {}
 
 /// Everything the threads of a run share.
 pub(crate) struct Job<'j, K: Kernel> {
@@ -31,7 +52,7 @@ pub(crate) struct Job<'j, K: Kernel> {
     source: Source,
     pub(crate) sink: Option<Sink<'j>>,
     host: &'j Host<'j>,
-    pub(crate) parts: &'j Parts<K::Part>,
+    pub(crate) found: Found<'j, K::Part>,
     pub(crate) progress: &'j Progress,
     /// How long units are taken; `None`: to the input's end.
     pub(crate) lease: Option<Lease>,
@@ -46,7 +67,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         (input, source): (&'j Input, Source),
         sink: Option<Sink<'j>>,
         host: &'j Host<'j>,
-        parts: &'j Parts<K::Part>,
+        found: Found<'j, K::Part>,
         progress: &'j Progress,
     ) -> Self {
         Self {
@@ -57,7 +78,7 @@ impl<'j, K: Kernel> Job<'j, K> {
             source,
             sink,
             host,
-            parts,
+            found,
             progress,
             lease: None,
             failure: Mutex::new(None),
@@ -67,32 +88,73 @@ impl<'j, K: Kernel> Job<'j, K> {
 
     /// Starts the threads and waits for all of them.
     pub(crate) fn stream(&self, options: &Options) -> Result<Tally, StreamError> {
-        let config = Config {
+        let config = self.config(options);
+        let watches = &Watches::new(self.progress, self.plan);
+        let fail = |failure| self.fail(failure);
+        let tallies = self.host.beside(options.faults, &fail, || {
+            accel::run(&config, |cx, at| self.thread(cx, at, watches))
+        })?;
+        let mut all = Tally { spent: self.host.spent(), ..Tally::default() };
+        tallies.into_iter().for_each(|tally| all += tally);
+        Ok(all)
+    }
+
+    /// The same with one thread, on the calling one, as `drive` steps it.
+    pub(crate) fn step(
+        &self,
+        options: &Options,
+        drive: &mut Drive<'_>,
+    ) -> Result<Tally, StreamError> {
+        let store = self.plan.local_store_bytes as usize / self.plan.threads.max(1);
+        let engine = match options.engine {
+            // Of short ranges all is cached, mostly: it copies that on the spot.
+            EngineChoice::Auto => EngineChoice::Pread,
+            named => named,
+        };
+        let config =
+            Config { threads: 1, local_store_bytes: store, engine, ..self.config(options) };
+        let watches = &Watches::new(self.progress, self.plan);
+        let tally = &Cell::new(None);
+        let mut accelerator = Accelerator::new(&config)?;
+        let at = Place { accelerator: 0, thread: 0, accelerators: 1, threads: 1 };
+        let thread = self.thread(accelerator.cx(), at, watches);
+        accelerator
+            .cx()
+            .spawn(async move { tally.set(Some(thread.await)) })
+            .expect("an accelerator has room for its first thread");
+        drive(&mut || Ok(accelerator.step()?));
+        accelerator.run_to_end()?;
+        Ok(tally.take().expect("a thread that ended has told what it did"))
+    }
+
+    fn config(&self, options: &Options) -> Config {
+        Config {
             accelerators: self.plan.accelerators,
             threads: self.plan.threads,
             local_store_bytes: self.plan.local_store_bytes as usize,
             depth: (self.plan.threads * 4).max(16),
             engine: options.engine,
+            pin: !options.unpinned,
             faults: options.faults,
             ..Config::default()
+        }
+    }
+
+    /// What one thread does; its part of the tally.
+    async fn thread<'env>(
+        &'env self,
+        cx: Cx<'env>,
+        at: Place,
+        watches: &'env Watches<'_>,
+    ) -> Tally {
+        let (mut watch, stand) = (watches.start(&cx, at), Stand::of(self.plan, at));
+        let worked = match self.plan.io {
+            Io::Mapped => self.look(stand, &mut watch).await,
+            _ => self.work(&cx, stand, &mut watch).await,
         };
-        let watches = &Watches::new(self.progress, self.plan);
-        let fail = |failure| self.fail(failure);
-        let tallies = self.host.beside(options.faults, &fail, || {
-            accel::run(&config, |cx, at| async move {
-                let (mut watch, stand) = (watches.start(&cx, at), Stand::of(self.plan, at));
-                let worked = match self.plan.io {
-                    Io::Mapped => self.look(stand, &mut watch).await,
-                    _ => self.work(&cx, stand, &mut watch).await,
-                };
-                let failed = worked.map_err(|failure| self.fail(failure)).is_err();
-                stand.leave(&cx, failed, || self.buffer(&cx)).await;
-                watch.tally
-            })
-        })?;
-        let mut all = Tally { spent: self.host.spent(), ..Tally::default() };
-        tallies.into_iter().for_each(|tally| all += tally);
-        Ok(all)
+        let failed = worked.map_err(|failure| self.fail(failure)).is_err();
+        stand.leave(&cx, failed, || self.buffer(&cx)).await;
+        watch.tally
     }
 
     /// Units that were taken, or as many as there are; a stream does not tell.
@@ -114,9 +176,14 @@ impl<'j, K: Kernel> Job<'j, K> {
         self.failed.load(Ordering::Relaxed)
     }
 
+    /// What failed first.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        lock(&self.failure).take()
+    }
+
     /// Says what failed, or that the input is still the same and the output written.
     pub(crate) fn end(self) -> Result<(), StreamError> {
-        if let Some(failure) = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(failure) = self.failure() {
             return Err(failure.error);
         }
         let name = self.input.name();
@@ -153,7 +220,7 @@ impl<'j, K: Kernel> Job<'j, K> {
                 }
                 None => buf = self.in_place(cx, piece, buf, watch, stand).await?,
             }
-            watch.unit(&piece);
+            self.done(piece, watch, stand)?;
         }
     }
 
@@ -192,7 +259,9 @@ impl<'j, K: Kernel> Job<'j, K> {
         let Source::Offsets { next, .. } = &self.source else { return Ok(()) };
         let failed = |error| InputError::read(self.input.name(), 0, &error);
         let mut window = FileWindow::new().map_err(failed).map_err(Failure::of(0))?;
-        while let Some(piece) = self.may_go_on().await?.then(|| self.next_piece(next)).flatten() {
+        while self.may_go_on().await?
+            && let Some(piece) = self.next_piece(next).await
+        {
             let before = Instant::now();
             self.collect(piece, stand, |part| {
                 let seen = window.look(self.input.file(), piece.start(), piece.len(), |bytes| {
@@ -206,9 +275,22 @@ impl<'j, K: Kernel> Job<'j, K> {
                 })?
             })
             .await?;
-            watch.unit(&piece);
+            self.done(piece, watch, stand)?;
         }
         Ok(())
+    }
+
+    /// `piece` went through here.
+    fn done(&self, piece: Piece, watch: &mut Watch<'_>, stand: Stand) -> Result<(), Failure> {
+        watch.unit(&piece);
+        match self.found {
+            Found::Shares(shares) if stand.is_last() => {
+                let changed = || Ok(self.input.changed()?);
+                let done = shares.done(self.kernel, piece.index, self.input.name(), changed);
+                done.map_err(Failure::of(piece.index))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Before a unit is taken: waits while the run is paused. `false` if it failed.
@@ -220,7 +302,10 @@ impl<'j, K: Kernel> Job<'j, K> {
     }
 
     /// The next unit of an input with offsets; `None` at the end.
-    fn next_piece(&self, next: &AtomicU64) -> Option<Piece> {
+    async fn next_piece(&self, next: &AtomicU64) -> Option<Piece> {
+        if let Found::Shares(shares) = self.found {
+            return self.plan.piece(shares.take().await?);
+        }
         let is_over = |lease: Lease| lease.is_over(next.load(Ordering::Relaxed));
         if self.lease.is_some_and(is_over) {
             return None;
@@ -239,7 +324,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         }
         let (region, piece) = match &self.source {
             Source::Offsets { region, next } => {
-                let Some(piece) = self.next_piece(next) else { return Ok((buf, None)) };
+                let Some(piece) = self.next_piece(next).await else { return Ok((buf, None)) };
                 (region, piece)
             }
             Source::Host { next } => {
@@ -349,9 +434,10 @@ impl<'j, K: Kernel> Job<'j, K> {
         stand: Stand,
         block: impl FnOnce(&mut K::Part) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        match self.parts {
-            Parts::Any(parts) => block(&mut lock(&parts[stand.lane()])),
-            Parts::ByUnit(in_order) => {
+        match self.found {
+            Found::Shares(shares) => shares.collect(self.kernel, piece.index, stand.lane(), block),
+            Found::Whole(Parts::Any(parts)) => block(&mut lock(&parts[stand.lane()])),
+            Found::Whole(Parts::ByUnit(in_order)) => {
                 let mut part = self.kernel.part(self.plan.lanes());
                 block(&mut part)?;
                 let taken = in_order.take(self.kernel, piece.index, part).await;
@@ -418,7 +504,10 @@ impl<'j, K: Kernel> Job<'j, K> {
         }
         drop(first);
         self.failed.store(true, Ordering::Relaxed);
-        self.parts.close_from(unit);
+        match self.found {
+            Found::Whole(parts) => parts.close_from(unit),
+            Found::Shares(shares) => shares.halt(),
+        }
         if let Some(sink) = &self.sink {
             sink.close_from(unit);
         }

@@ -1,7 +1,7 @@
 //! What a journal holds, and what can be read back of one that was torn.
 //!
 //! ```text
-//! "cellway journal 2\n"
+//! "cellway journal 3\n"
 //! frame: CRC-32C of the rest of the frame (4 bytes), length of the payload (4), payload
 //! ```
 //!
@@ -16,6 +16,7 @@ mod error;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzed;
+mod pieces;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -32,8 +33,9 @@ pub use beside::Beside;
 pub use error::{JournalError, JournalErrorKind};
 pub use file::Journal;
 pub(crate) use file::NO_FILE;
+pub use pieces::{Piece, Pieces};
 
-const MAGIC: &[u8] = b"cellway journal 2\n";
+const MAGIC: &[u8] = b"cellway journal 3\n";
 /// What journals of all versions start with.
 const MAGIC_BYTES: usize = b"cellway journal ".len();
 const CRC_BYTES: usize = 4;
@@ -49,6 +51,8 @@ pub(crate) struct Header {
     pub(crate) parameters: Vec<u8>,
     pub(crate) inputs: Inputs,
     pub(crate) block_bytes: u64,
+    /// Whether nodes do the units, in any order: records hold [`Piece`]s then.
+    pub(crate) on_nodes: bool,
     /// The name of the folder for what is too large for records, beside the journal.
     pub(crate) beside: Vec<u8>,
     pub(crate) output: Option<OutputMark>,
@@ -97,7 +101,7 @@ pub(crate) struct OutputMark {
 }
 
 /// How far a run has come: the first `inputs` inputs are done, and of the next
-/// one all units before `units` are computed, written and on the disk.
+/// one all units before `units`, or with nodes so many, are computed, written and on the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
     /// From 0, without gaps.
@@ -111,7 +115,7 @@ pub(crate) struct Record {
     pub(crate) output: (u64, u64),
     /// Where that of one of many inputs goes.
     pub(crate) unfinished: Option<OutputMark>,
-    /// The merged part of those units, as the kernel saved it.
+    /// The merged part of those units, as the kernel saved it; with nodes their pieces.
     pub(crate) part: Vec<u8>,
 }
 
@@ -229,11 +233,11 @@ fn next_payload(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
 
 impl Header {
     fn save(&self, out: &mut Vec<u8>) {
-        let Self { kernel, parameters, inputs, block_bytes, beside, output } = self;
+        let Self { kernel, parameters, inputs, block_bytes, on_nodes, beside, output } = self;
         save_bytes(kernel.as_bytes(), out);
         save_bytes(parameters, out);
         inputs.save(out);
-        save_numbers(&[*block_bytes], out);
+        save_numbers(&[*block_bytes, u64::from(*on_nodes)], out);
         save_bytes(beside, out);
         if let Some(output) = output {
             output.save(out);
@@ -244,10 +248,11 @@ impl Header {
         let mut saved = Saved::new(payload);
         let (kernel, parameters) = (text(saved.bytes()?), saved.bytes()?.to_vec());
         let (inputs, block_bytes) = (Inputs::load(&mut saved)?, saved.u64()?);
+        let on_nodes = saved.u64()? == 1;
         let beside = saved.bytes()?.to_vec();
         let output = if saved.is_empty() { None } else { Some(OutputMark::load(&mut saved)?) };
         saved.end()?;
-        Ok(Self { kernel, parameters, inputs, block_bytes, beside, output })
+        Ok(Self { kernel, parameters, inputs, block_bytes, on_nodes, beside, output })
     }
 }
 

@@ -232,6 +232,13 @@ impl KernelError {
     }
 }
 
+/// So that kernels over records need not say it again.
+impl From<record::RecordError> for KernelError {
+    fn from(error: record::RecordError) -> Self {
+        Self::new(error.what, error.cure)
+    }
+}
+
 /// A function over blocks. The stream layer owns the loop: it cuts the input
 /// into units, keeps transfers in flight on every accelerator, calls
 /// [`Kernel::block`] for each unit exactly once, and merges the parts. One

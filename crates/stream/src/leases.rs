@@ -65,6 +65,7 @@ pub(crate) fn stream<K: Kernel>(
     job: &mut Job<'_, K>,
     options: &Options,
     journal: &mut Journal,
+    parts: &Parts<K::Part>,
 ) -> Result<Tally, StreamError> {
     let units = job.plan.units.ok_or_else(|| unfit(journal, "a pipe has no leases"))?;
     let output = match &job.sink {
@@ -86,7 +87,7 @@ pub(crate) fn stream<K: Kernel>(
         }
         None if job.sink.is_some() => {
             // From now on the file is known, so that it is found again, or taken away.
-            job.record(journal, 0, output)?;
+            job.record(journal, parts, 0, output)?;
             0
         }
         None => 0,
@@ -103,7 +104,7 @@ pub(crate) fn stream<K: Kernel>(
         // not hold; of one of many inputs the next record tells.
         let is_told = done == units && job.sink.is_none();
         if done > from && !is_told {
-            job.record(journal, done, output)?;
+            job.record(journal, parts, done, output)?;
         }
         if done == units {
             return Ok(all);
@@ -133,6 +134,7 @@ impl<K: Kernel> Job<'_, K> {
     fn record(
         &mut self,
         journal: &mut Journal,
+        parts: &Parts<K::Part>,
         units: u64,
         output: (u64, u64),
     ) -> Result<(), StreamError> {
@@ -153,7 +155,7 @@ impl<K: Kernel> Job<'_, K> {
             None => made_bytes,
         };
         let of_units = Record { units, output_bytes, output, ..journal.blank() };
-        record(self.kernel, self.parts, journal, of_units)?;
+        record(self.kernel, parts, journal, of_units)?;
         journal.recorded(since);
         Ok(())
     }

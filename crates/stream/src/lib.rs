@@ -46,6 +46,7 @@
 mod chain;
 mod control;
 mod error;
+mod fold;
 mod gate;
 mod job;
 mod journal;
@@ -61,8 +62,10 @@ mod recent;
 mod run;
 mod saved;
 mod scheme;
+mod share;
 mod sink;
 mod source;
+mod spool;
 mod stats;
 mod trace;
 mod watch;
@@ -70,14 +73,15 @@ mod watch;
 pub use chain::{Chain, Transform};
 pub use control::{Control, Wish};
 pub use error::StreamError;
+pub use fold::Fold;
 #[cfg(any(test, fuzzing))]
 pub use journal::fuzzed;
-pub use journal::{Begun, Beside, Journal, JournalError, JournalErrorKind, Keep};
+pub use journal::{Begun, Beside, Journal, JournalError, JournalErrorKind, Keep, Piece, Pieces};
 pub use kernel::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,
 };
 pub use many::{Outputs, plan_all, run_all, run_all_journaled};
-pub use memory::{peak_rss_bytes, rss_bytes};
+pub use memory::{floor_bytes, peak_rss_bytes, rss_bytes};
 pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;
 pub use pipeline::Pipeline;
@@ -86,5 +90,7 @@ pub use recent::{Done, ThreadSteps};
 pub use run::{plan, run, run_journaled};
 pub use saved::{Saved, save_bytes};
 pub use scheme::{STAGING_DEFAULT, Scheme};
+pub use share::{Drive, Part, Shares, Unfound, plan_shares, run_shares, step_shares};
+pub use spool::{Spans, Spool, Spooled};
 pub use stats::{Outcome, Progress, Rates, Spent, Stats, Step};
 pub use trace::Trace;

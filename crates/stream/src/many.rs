@@ -17,7 +17,7 @@ use crate::error::StreamError;
 use crate::journal::Journal;
 use crate::kernel::Kernel;
 use crate::leases::{self, Lease};
-use crate::memory::{free_bytes, peak_rss_bytes, rss_bytes};
+use crate::memory::{floor_bytes, free_bytes, peak_rss_bytes};
 use crate::merge::Parts;
 use crate::paths::Direct;
 use crate::pipeline::Pipeline;
@@ -219,7 +219,7 @@ pub fn run_all_journaled<K: Kernel>(
 ) -> Result<Outcome<K::Part>, StreamError> {
     // What finding the inputs took for a while counts too.
     let peak_before = peak_rss_bytes().unwrap_or(0);
-    let rss_before = rss_bytes().unwrap_or(0);
+    let floor_bytes = floor_bytes();
     check_output(kernel, outputs.is_some())?;
     let mut options =
         journal.as_ref().map_or_else(|| options.clone(), |journal| journal.options(options));
@@ -258,7 +258,7 @@ pub fn run_all_journaled<K: Kernel>(
     let output_path = outputs.map(|_| ways.1.join(", "));
     let input_path = ways.0.join(", ");
     let streamed = Streamed { tally, input_path, output_path, elapsed: started.elapsed() };
-    let mut stats = streamed.into_stats(plan, rss_before);
+    let mut stats = streamed.into_stats(plan, floor_bytes);
     stats.memory_bound_bytes = stats.memory_bound_bytes.max(peak_before);
     Ok(Outcome { part, stats })
 }

@@ -15,6 +15,32 @@ pub fn peak_rss_bytes() -> Option<u64> {
     status_bytes("VmHWM:")
 }
 
+/// What this process takes before a run, in bytes: what is resident, and what of
+/// its program and libraries may yet become so. A run's bound stands on it; 0 where
+/// /proc does not tell.
+#[must_use]
+pub fn floor_bytes() -> u64 {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let resident = status_bytes("RssFile:").unwrap_or(0);
+    rss_bytes().unwrap_or(0) + program_bytes(&maps).saturating_sub(resident)
+}
+
+/// Bytes mapped of all files that have code, by the text of /proc/self/maps.
+fn program_bytes(maps: &str) -> u64 {
+    let mappings = maps.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let is_code = fields.next()?.contains('x');
+        let bytes = u64::from_str_radix(end, 16).ok()? - u64::from_str_radix(start, 16).ok()?;
+        // The inode, with its device before it.
+        let file = (fields.nth(1)?, fields.next()?);
+        (file.1 != "0").then_some((file, is_code, bytes))
+    });
+    let mappings: Vec<_> = mappings.collect();
+    let has_code = |file| mappings.iter().any(|(of, is_code, _)| *is_code && *of == file);
+    mappings.iter().filter(|(file, ..)| has_code(*file)).map(|(.., bytes)| bytes).sum()
+}
+
 fn status_bytes(field: &str) -> Option<u64> {
     kib_after(&fs::read_to_string("/proc/self/status").ok()?, field)
 }
@@ -144,6 +170,22 @@ mod tests {
     #[test]
     fn this_machine_tells() {
         assert!(free_bytes().is_some_and(|free| free > 1 << 20));
+    }
+
+    #[test]
+    fn a_program_is_what_has_code() {
+        let maps = "\
+            1000-3000 r--p 00000000 fe:00 42 /usr/bin/a program\n\
+            3000-7000 r-xp 00002000 fe:00 42 /usr/bin/a program\n\
+            7000-8000 r--s 00000000 fe:00 43 /data\n\
+            8000-9000 r--p 00000000 fe:01 42 /other\n\
+            9000-a000 rw-p 00000000 00:00 0 [heap]\n\
+            a000-b000 r-xp 00000000 00:00 0 [vdso]\n";
+        assert_eq!(program_bytes(maps), 0x6000);
+        assert_eq!(program_bytes("not a mapping\n"), 0);
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(program_bytes(&maps) > 100_000, "{maps}");
+        assert!(floor_bytes() >= rss_bytes().unwrap().min(program_bytes(&maps)));
     }
 
     #[test]

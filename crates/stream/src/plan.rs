@@ -49,8 +49,8 @@ const ACCELERATOR_BYTES: u64 = 384 * 1024;
 /// What a thread needs besides its buffer: its state, its transfers in the queue.
 const THREAD_BYTES: u64 = 4 * 1024;
 
-/// What a run adds once: code pages not touched before, output, statistics.
-const RUN_BYTES: u64 = 3 << 19;
+/// What a run adds once: what libraries keep, output, statistics.
+const RUN_BYTES: u64 = 2 << 20;
 
 /// What the user may choose. `None`: decided by the plan.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +77,8 @@ pub struct Options {
     pub staging: Option<usize>,
     /// Where the kernels of a chain work.
     pub pipeline: Pipeline,
+    /// Accelerators stay where the system puts them: other processes use the same cores.
+    pub unpinned: bool,
     /// Faults to inject. For tests.
     pub faults: Option<Faults>,
 }
@@ -176,6 +178,14 @@ pub enum PlanError {
         out_bytes: u64,
         /// Memory that can be had.
         free_bytes: u64,
+        /// What to do.
+        cure: &'static str,
+    },
+    /// What several nodes cannot share.
+    #[error("{why}, so nodes cannot share it; {cure}")]
+    Shares {
+        /// What does not fit.
+        why: String,
         /// What to do.
         cure: &'static str,
     },
@@ -368,6 +378,11 @@ impl Plan {
             cut: shape.cut,
             io,
         })
+    }
+
+    /// What an accelerator with one thread takes, in bytes.
+    pub(crate) fn thread_bytes(&self) -> u64 {
+        self.local_store_bytes / (self.threads as u64).max(1) + THREAD_BYTES + ACCELERATOR_BYTES
     }
 
     /// The layout of a batch for one of its inputs, whose blocks are made to fit

@@ -7,11 +7,11 @@ use accel::{Config, FileWindow};
 use storage::{Input, Kind, Output};
 
 use crate::error::StreamError;
-use crate::job::Job;
+use crate::job::{Found, Job};
 use crate::journal::Journal;
 use crate::kernel::{Body, Effect, Head, Kernel, MergeOrder};
 use crate::leases;
-use crate::memory::{free_bytes, peak_rss_bytes, rss_bytes};
+use crate::memory::{floor_bytes, free_bytes, peak_rss_bytes};
 use crate::merge::{EARLY_PARTS_MAX, Parts, merge_order};
 use crate::paths::{Direct, Path};
 use crate::plan::{Options, Plan, PlanError, Shape};
@@ -33,7 +33,7 @@ pub fn plan<K: Kernel>(kernel: &K, input: &Input, options: &Options) -> Result<P
 pub(crate) struct Layout<H> {
     pub(crate) plan: Plan,
     pub(crate) body: Body<H>,
-    path: Path,
+    pub(crate) path: Path,
 }
 
 /// Parts are shared by `sharing` lanes, or else by those that work.
@@ -177,7 +177,7 @@ pub fn run_journaled<K: Kernel>(
     progress: &Progress,
     journal: Option<&mut Journal>,
 ) -> Result<Outcome<K::Part>, StreamError> {
-    let rss_before = rss_bytes().unwrap_or(0);
+    let floor_bytes = floor_bytes();
     // Blocks are the journal's: what is cached now may suggest others.
     let of_journal = journal.as_ref().map(|journal| journal.options(options));
     let options = of_journal.as_ref().unwrap_or(options);
@@ -194,7 +194,7 @@ pub fn run_journaled<K: Kernel>(
     let (streamed, plan) = stream_one(kernel, ends, options, progress, laid, &parts, journal)?;
     let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
     let part = parts.end(kernel).map_err(refused)?;
-    Ok(Outcome { part, stats: streamed.into_stats(plan, rss_before) })
+    Ok(Outcome { part, stats: streamed.into_stats(plan, floor_bytes) })
 }
 
 pub(crate) fn check_output<K: Kernel>(kernel: &K, has_output: bool) -> Result<(), PlanError> {
@@ -223,7 +223,7 @@ pub(crate) struct Streamed {
 }
 
 impl Streamed {
-    pub(crate) fn into_stats(self, plan: Plan, rss_before: u64) -> Stats {
+    pub(crate) fn into_stats(self, plan: Plan, floor_bytes: u64) -> Stats {
         let Tally { bytes_in, bytes_out, spent, stages, engine } = self.tally;
         Stats {
             engine: engine.expect("a run has a first thread, which tells its engine"),
@@ -233,7 +233,7 @@ impl Streamed {
             bytes_out,
             elapsed: self.elapsed,
             peak_rss_bytes: peak_rss_bytes(),
-            memory_bound_bytes: rss_before.saturating_add(plan.memory_bytes),
+            memory_bound_bytes: floor_bytes.saturating_add(plan.memory_bytes),
             spent,
             stages,
             plan,
@@ -272,10 +272,11 @@ pub(crate) fn stream_one<K: Kernel>(
     let sink =
         output.map(|output| Sink::open(output, plan, options.direct, by_host)).transpose()?;
     let source = Source::of(input, path, plan);
-    let mut job = Job::new(kernel, &laid, (input, source), sink, &host, parts, progress);
+    let mut job =
+        Job::new(kernel, &laid, (input, source), sink, &host, Found::Whole(parts), progress);
     let started = Instant::now();
     let tally = match journal {
-        Some(journal) => leases::stream(&mut job, options, journal)?,
+        Some(journal) => leases::stream(&mut job, options, journal, parts)?,
         None => job.stream(options)?,
     };
     let elapsed = started.elapsed();

@@ -9,6 +9,7 @@ use accel::EngineReport;
 
 use crate::control::Control;
 use crate::gate::lock;
+use crate::memory::{floor_bytes, peak_rss_bytes};
 use crate::plan::Plan;
 use crate::recent::{Recent, ThreadSteps};
 use crate::trace::Trace;
@@ -66,7 +67,7 @@ impl Progress {
     }
 
     /// So many bytes were done by an earlier run.
-    pub(crate) fn skip(&self, done_bytes: u64) {
+    pub fn skip(&self, done_bytes: u64) {
         self.done_bytes.fetch_add(done_bytes, Ordering::Relaxed);
     }
 
@@ -207,6 +208,43 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Of a run by `plan` in which this process has no part.
+    #[must_use]
+    pub fn planned(plan: Plan) -> Self {
+        let engine = EngineReport {
+            name: "none",
+            detail: "nothing was computed here".to_owned(),
+            fixed_buffers: None,
+        };
+        Self {
+            engine,
+            input_path: "not read here".to_owned(),
+            output_path: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            elapsed: Duration::ZERO,
+            peak_rss_bytes: peak_rss_bytes(),
+            memory_bound_bytes: floor_bytes() + plan.memory_bytes,
+            spent: Spent::default(),
+            stages: Vec::new(),
+            plan,
+        }
+    }
+
+    /// Adds what another node of this machine did at the same time.
+    pub fn add(&mut self, other: &Self) {
+        self.plan.accelerators += other.plan.accelerators;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.elapsed = self.elapsed.max(other.elapsed);
+        self.peak_rss_bytes = self.peak_rss_bytes.max(other.peak_rss_bytes);
+        self.memory_bound_bytes += other.plan.memory_bytes;
+        self.spent += other.spent;
+        for (stage, time) in other.stages.iter().enumerate() {
+            add_stage(&mut self.stages, stage, *time);
+        }
+    }
+
     /// How fast each step was.
     #[must_use]
     pub fn rates(&self) -> Rates {

@@ -489,3 +489,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_was_shared_is_made_ones_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out");
+    let options = Options { len_bytes: Some(10), ..Options::default() };
+    let mut output = Output::create_shared(&path, &options).unwrap();
+    let other = Output::join(&output.shared_path().unwrap()).unwrap();
+    output.file().write_all_at(b"01234", 0).unwrap();
+    other.file().write_all_at(b"56789", 5).unwrap();
+    output.unshare().unwrap();
+    other.file().write_all_at(b"xxxxxxxxxx", 0).unwrap();
+    output.commit(false).unwrap();
+    other.file().write_all_at(b"yyyyyyyyyy", 0).unwrap();
+    drop(other);
+    assert_eq!(std::fs::read(&path).unwrap(), b"0123456789");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    for straight in ["-", "/dev/null"] {
+        assert!(Output::create_shared(Path::new(straight), &options).is_err());
+    }
+}

@@ -11,6 +11,7 @@ use crate::kernel::Kernel;
 use crate::many::plan_all;
 use crate::plan::{Options, Plan};
 use crate::run::{check_journaled, plan};
+use crate::share::plan_shares;
 
 /// Whether a run has a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +51,41 @@ impl Begun {
         force: bool,
         options: &Options,
     ) -> Result<Self, StreamError> {
+        Self::begin((kernel, input), output, keep, force, (options, false))
+    }
+
+    /// As [`Begun::one`], of a run that nodes have their shares in; the journal takes [`Pieces`](super::Pieces).
+    ///
+    /// # Errors
+    /// Those of [`Begun::one`], and of what nodes cannot share.
+    pub fn on_nodes<K: Kernel>(
+        (kernel, input): (&K, &Input),
+        output: Option<&Path>,
+        keep: Keep<'_>,
+        force: bool,
+        options: &Options,
+    ) -> Result<Self, StreamError> {
+        Self::begin((kernel, input), output, keep, force, (options, true))
+    }
+
+    fn begin<K: Kernel>(
+        (kernel, input): (&K, &Input),
+        output: Option<&Path>,
+        keep: Keep<'_>,
+        force: bool,
+        (options, on_nodes): (&Options, bool),
+    ) -> Result<Self, StreamError> {
+        let plan = |options: &Options| match on_nodes {
+            true => plan_shares(kernel, input, None, options),
+            false => plan(kernel, input, options),
+        };
         let how = |plan: &Plan| storage::Options { force, len_bytes: plan.output_bytes() };
         let anew = |path, force_journal| {
-            let plan = plan(kernel, input, options)?;
+            let plan = plan(options)?;
             check_journaled(&plan)?;
             let partial = output.map(|output| Partial::choose(output, force)).transpose()?;
             let run = (kernel, input, &plan);
-            let journal = Journal::create(path, force_journal, run, partial.as_ref())?;
+            let journal = Journal::create_by(path, force_journal, run, partial.as_ref(), on_nodes)?;
             match partial.map(|partial| partial.create(&how(&plan))).transpose() {
                 Ok(output) => Ok(Self { options: options.clone(), output, journal: Some(journal) }),
                 Err(error) => {
@@ -69,8 +98,8 @@ impl Begun {
         let resume = |path| {
             let journal = Journal::open(path)?;
             let options = journal.options(options);
-            let plan = plan(kernel, input, &options)?;
-            journal.check((kernel, input, &plan), output)?;
+            let plan = plan(&options)?;
+            journal.check_by((kernel, input, &plan), output, on_nodes)?;
             let output = match (journal.partial(), journal.written()) {
                 (None, _) => None,
                 (Some(partial), None) => Some(partial.create(&how(&plan))?),
@@ -84,7 +113,7 @@ impl Begun {
             Keep::Nothing => {
                 // What has no output is laid out by the run alone.
                 let create = |output| -> Result<_, StreamError> {
-                    Ok(Output::create(output, &how(&plan(kernel, input, options)?))?)
+                    Ok(Output::create(output, &how(&plan(options)?))?)
                 };
                 let output = output.map(create).transpose()?;
                 Ok(Self { options: options.clone(), output, journal: None })

@@ -58,8 +58,19 @@ impl Journal {
         run: (&K, &Input, &Plan),
         partial: Option<&Partial>,
     ) -> Result<Self, JournalError> {
+        Self::create_by(path, force, run, partial, false)
+    }
+
+    /// As [`Journal::create`], of a run `on_nodes` or without.
+    pub(super) fn create_by<K: Kernel>(
+        path: &Path,
+        force: bool,
+        run: (&K, &Input, &Plan),
+        partial: Option<&Partial>,
+        on_nodes: bool,
+    ) -> Result<Self, JournalError> {
         let header = Header::of_one(&shown(path), run, partial.map(OutputMark::of))?;
-        Self::begin(path, force, header)
+        Self::begin(path, force, Header { on_nodes, ..header })
     }
 
     /// As [`Journal::create`], of a run over several inputs, whose outputs go to
@@ -187,11 +198,22 @@ impl Journal {
         run: (&K, &Input, &Plan),
         output: Option<&Path>,
     ) -> Result<(), JournalError> {
+        self.check_by(run, output, false)
+    }
+
+    /// As [`Journal::check`], of a run `on_nodes` or without.
+    pub(super) fn check_by<K: Kernel>(
+        &self,
+        run: (&K, &Input, &Plan),
+        output: Option<&Path>,
+        on_nodes: bool,
+    ) -> Result<(), JournalError> {
         let output = output.map(|path| {
             let path = path.as_os_str().as_bytes().to_vec();
             OutputMark { path, partial: Vec::new() }
         });
-        self.header.check(&self.name, &Header::of_one(&self.name, run, output)?)
+        let now = Header { on_nodes, ..Header::of_one(&self.name, run, output)? };
+        self.header.check(&self.name, &now)
     }
 
     /// As [`Journal::check`], of a run over several inputs, whose outputs go to
@@ -251,7 +273,7 @@ impl Journal {
         self.beside().sync().map_err(|error| self.failed(&error))
     }
 
-    fn failed(&self, error: &io::Error) -> JournalError {
+    pub(super) fn failed(&self, error: &io::Error) -> JournalError {
         JournalError::io(&self.name, "cannot be written", error)
     }
 
@@ -339,6 +361,14 @@ pub(super) fn is_torn(path: &Path) -> bool {
     let recovered = open().and_then(|mut file| super::recover(&mut file));
     matches!(recovered, Ok(Err(Unreadable::NoHeader)))
         && matches!(open().and_then(|mut file| super::has_records(&mut file)), Ok(false))
+}
+
+impl Drop for Journal {
+    /// Closed, the file would stay locked for as long as a process that another thread
+    /// has just forked has it too.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
 }
 
 fn lock(name: &str, file: &File) -> Result<(), JournalError> {

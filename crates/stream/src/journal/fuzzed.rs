@@ -76,6 +76,7 @@ fn header(data: &[u8]) -> Header {
         parameters: some(2),
         inputs: if data.len().is_multiple_of(3) { many() } else { one() },
         block_bytes: number(7),
+        on_nodes: data.len() % 5 == 1,
         beside: some(6),
         output: (data.len() % 2 == 1).then(mark),
     }

@@ -69,7 +69,8 @@ impl Header {
         };
         let parameters = kernel.parameters().map_err(unfit)?;
         let (kernel, beside) = (kernel.name().to_owned(), Vec::new());
-        Ok(Self { kernel, parameters, inputs, block_bytes, beside, output })
+        let on_nodes = false;
+        Ok(Self { kernel, parameters, inputs, block_bytes, on_nodes, beside, output })
     }
 
     /// What is different in the run that is to go on.
@@ -84,6 +85,12 @@ impl Header {
         if now.parameters != self.parameters {
             let what = format!("{} had other parameters", self.kernel);
             return wrong(what, "give those the journal was begun with");
+        }
+        if now.on_nodes != self.on_nodes {
+            return match self.on_nodes {
+                true => wrong("was begun on nodes".to_owned(), "give --nodes, or --cluster mpi"),
+                false => wrong("was begun without nodes".to_owned(), "go on without them"),
+            };
         }
         self.check_inputs(journal, now)?;
         if now.block_bytes != self.block_bytes {

@@ -18,6 +18,7 @@ fn header(output: bool) -> Header {
             }
         },
         block_bytes: 11,
+        on_nodes: output,
         beside: b".j".into(),
         output: output.then(|| OutputMark { path: b"/out".into(), partial: b".out".into() }),
     }
@@ -129,7 +130,7 @@ proptest! {
 #[test]
 fn what_is_no_journal_is_told_from_another_version() {
     assert_eq!(read(b"some text"), Err(Unreadable::NoJournal));
-    assert_eq!(read(b"cellway journal 1\nxyz"), Err(Unreadable::Version));
+    assert_eq!(read(b"cellway journal 2\nxyz"), Err(Unreadable::Version));
     for len in 0..MAGIC.len() {
         assert_eq!(read(&MAGIC[..len]), Err(Unreadable::NoHeader));
     }

@@ -15,4 +15,5 @@ mod results;
 mod resume;
 mod rewrites;
 mod setting;
+mod share;
 mod spread;
