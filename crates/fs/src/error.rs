@@ -69,7 +69,8 @@ impl FsError {
         Self { kind, name: name.into(), what: kind.to_string() }
     }
 
-    /// A failure with more to say than its kind.
+    /// A failure with more to say than its kind: what, and behind "; " what to do about it,
+    /// if that is known.
     #[must_use]
     pub fn because(kind: Kind, name: impl Into<String>, what: impl Into<String>) -> Self {
         Self { kind, name: name.into(), what: what.into() }
@@ -108,5 +109,23 @@ impl FsError {
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Whether it says what to do about it.
+    #[must_use]
+    pub fn has_cure(&self) -> bool {
+        self.what.contains("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cure_is_said_by_the_text_and_not_by_a_name() {
+        assert!(!FsError::new(Kind::NotFound, "a; b").has_cure());
+        assert!(!FsError::io("a; b", &io::Error::other("odd")).has_cure());
+        assert!(FsError::because(Kind::Busy, "a", "is held; try again").named("b").has_cure());
     }
 }

@@ -78,7 +78,8 @@ where
 {
     type Output = Result<usize, FsError>;
 
-    #[inline]
+    /// Where the caller stands: a call and the words that it saves are 1% of a read of 8 KiB.
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let count = loop {
@@ -92,7 +93,7 @@ where
                     let answer = (this.ask)(this.file, *this.offset, into);
                     this.step.set(Step::Ask { answer });
                 }
-                StepNow::Ask { answer } => break ready!(answer.poll(cx))?,
+                StepNow::Ask { answer } => break ready!(poll_apart(answer, cx))?,
             }
         };
         if *this.moves {
@@ -100,4 +101,11 @@ where
         }
         Poll::Ready(Ok(count))
     }
+}
+
+/// Polls what is seldom polled.
+#[cold]
+#[inline(never)]
+fn poll_apart<F: Future>(future: Pin<&mut F>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    future.poll(cx)
 }

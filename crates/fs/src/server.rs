@@ -56,11 +56,12 @@ pub struct Info {
 }
 
 impl Info {
-    /// Of a file that lies nowhere: it has no times, and is whoever's who runs the job.
+    /// Of a file that lies nowhere: it has no times, and its owner is `sys`, Plan 9's name for
+    /// who owns what comes with the system.
     #[must_use]
     pub fn made_up(name: &str, (path, version): (u64, u32), mode: u32, length: u64) -> Self {
         let qid = Qid { kind: (mode >> 24) as u8, version, path };
-        let owner = || "job".to_owned();
+        let owner = || "sys".to_owned();
         let (uid, gid, muid) = (owner(), owner(), String::new());
         Self { qid, mode, atime: 0, mtime: 0, length, name: name.to_owned(), uid, gid, muid }
     }

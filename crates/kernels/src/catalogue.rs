@@ -55,11 +55,7 @@ pub const CATALOGUE: &[Entry] = &[
                 about: "file with the key: 64 hexadecimal digits or 32 raw bytes",
                 required: true,
             },
-            Parameter {
-                name: "iv",
-                about: "the first counter: 32 hexadecimal digits",
-                required: true,
-            },
+            Parameter { name: "iv", about: "first counter: 32 hexadecimal digits", required: true },
         ],
     },
     Entry {

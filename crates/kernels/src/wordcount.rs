@@ -18,7 +18,7 @@ mod tests;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use stream::{Beside, Block, Cut, Effect, Kernel, KernelError, Saved, Unit};
+use stream::{Beside, Block, Cut, Effect, Kernel, KernelError, Saved, Unit, save_bytes};
 
 use crate::{Finish, Report};
 use kept::Kept;
@@ -191,6 +191,40 @@ impl Kernel for WordCount {
         Ok(self.top.unwrap_or(u64::MAX).to_le_bytes().to_vec())
     }
 
+    fn save(&self, part: &WordCountPart, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        out.extend_from_slice(&part.words.to_le_bytes());
+        let mut text = Vec::with_capacity(WORD_BYTES_MAX);
+        part.table.for_each(|word, count| {
+            word.copy_to(&mut text);
+            self.save_word(part.words, &text, count, out)
+        })?;
+        let failed = |error| self.spill_failed(&error);
+        for run in part.runs.iter().chain(part.kept.iter()) {
+            let mut run = Merged::open(std::slice::from_ref(run), Order::Word).map_err(failed)?;
+            while let Some(count) = run.next(&mut text).map_err(failed)? {
+                self.save_word(part.words, &text, count, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], accelerators: usize) -> Result<WordCountPart, KernelError> {
+        let (mut saved, mut part) = (Saved::new(saved), self.part(accelerators));
+        self.reserve(&mut part)?;
+        part.words = saved.u64()?;
+        while !saved.is_empty() {
+            let (count, text) = (saved.u64()?, saved.bytes()?);
+            if text.is_empty() || text.len() > WORD_BYTES_MAX {
+                let what = format!("a word of {} bytes was saved", text.len());
+                return Err(KernelError::new(what, "let all nodes be of the same build"));
+            }
+            let word = Word::in_text(text, 0, text.len());
+            add_or_spill(&mut part.table, &mut part.runs, &word, count)
+                .map_err(|error| self.spill_failed(&error))?;
+        }
+        Ok(part)
+    }
+
     fn save_beside(
         &self,
         part: &mut WordCountPart,
@@ -280,6 +314,28 @@ impl WordCount {
                 "give fewer --table-bytes or use fewer accelerators",
             )
         })
+    }
+
+    /// Into no more than a part takes: it goes from node to node in one piece.
+    fn save_word(
+        &self,
+        words: u64,
+        word: &[u8],
+        count: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(), KernelError> {
+        let bytes_max = self.memory_bytes(1);
+        if (out.len() + word.len()) as u64 > bytes_max {
+            let what = format!(
+                "the different ones of {words} words take more than {} MiB",
+                bytes_max >> 20
+            );
+            let cure = "let nodes compute less at a time by --unit, or give more --table-bytes";
+            return Err(KernelError::new(what, cure));
+        }
+        out.extend_from_slice(&count.to_le_bytes());
+        save_bytes(word, out);
+        Ok(())
     }
 
     fn spill_failed(&self, error: &io::Error) -> KernelError {

@@ -235,7 +235,8 @@ impl Client {
     }
 
     /// A fid for an attach or a walk. It is the caller's until
-    /// [`release`](Self::release), or until a clunk or remove that was asked for.
+    /// [`release`](Self::release), also after a clunk or remove that was asked for: who
+    /// has it may let go of it later than the answer comes.
     pub fn fid(&mut self) -> Fid {
         let new = Held { stands: Stands::ForNothing, requests: 0, released: false };
         let fid = self.free_fids.pop().unwrap_or(self.fids.len() as Fid);
@@ -257,7 +258,7 @@ impl Client {
     }
 
     /// Appends a request, whose end [`on_reply`](Self::on_reply) tells.
-    /// A clunk or a remove takes the fid whatever comes of it.
+    /// After a clunk or a remove the fid stands for nothing, whatever comes of it.
     ///
     /// # Errors
     /// See [`CannotAsk`]; the request is not sent, and nothing has changed.
@@ -486,7 +487,6 @@ impl Client {
             && let Some(held) = self.held(request.fid)
         {
             held.stands = Stands::Ending;
-            held.released = true;
         }
     }
 

@@ -44,6 +44,10 @@ impl Kept {
         self.next = self.next.max(other.next);
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Run> {
+        self.runs.iter().map(|kept| &kept.run)
+    }
+
     pub(super) fn into_runs(self) -> impl Iterator<Item = Run> {
         self.runs.into_iter().map(|kept| kept.run)
     }

@@ -89,6 +89,10 @@ impl Runs {
         self.runs.is_empty()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Run> {
+        self.runs.iter()
+    }
+
     pub(super) fn order(&self) -> Order {
         self.order
     }

@@ -72,6 +72,14 @@ impl<'a> Word<'a> {
             len_bytes: word.len() as u32,
         }
     }
+
+    /// Makes `text` its bytes.
+    pub(super) fn copy_to(&self, text: &mut Vec<u8>) {
+        text.clear();
+        let head = self.head.to_le_bytes();
+        text.extend_from_slice(&head[..HEAD_BYTES.min(self.len_bytes as usize)]);
+        text.extend_from_slice(self.tail);
+    }
 }
 
 /// Half a cache line; `len_bytes` is 0 in a free slot.

@@ -215,3 +215,27 @@ fn the_table_is_shared_and_counted() {
     let by_default = WordCount::new(std::env::temp_dir());
     assert_eq!(4 * by_default.memory_bytes(1), by_default.memory_bytes(4));
 }
+
+#[test]
+fn a_part_goes_from_node_to_node_with_what_it_spilled() {
+    let input = many_words(2, 20_000, 40_000);
+    let expected = plain_count(&input, usize::MAX);
+    for table_bytes in [0, ROOMY] {
+        let kernel = kernel(table_bytes);
+        let (_, part) = run(&kernel, &input, Plan::blocks_of(4096)).unwrap();
+        let mut saved = Vec::new();
+        kernel.save(&part, &mut saved).unwrap();
+        for to in [0, ROOMY] {
+            let part = self::kernel(to).load(&saved, 1).unwrap();
+            assert_counts(&text(&mut self::kernel(to).finish(part).unwrap()), &expected, "loaded");
+        }
+        for cut in [0, 7, 8, 9, 23, 24, saved.len() - 1] {
+            let loaded = kernel.load(&saved[..cut], 1);
+            assert_eq!(loaded.is_ok(), cut == 8, "{cut}: it ends between words");
+        }
+    }
+    let mut saved = 1_u64.to_le_bytes().to_vec();
+    saved.extend_from_slice(&1_u64.to_le_bytes());
+    saved.extend_from_slice(&0_u64.to_le_bytes());
+    assert!(kernel(0).load(&saved, 1).is_err(), "a word without bytes");
+}

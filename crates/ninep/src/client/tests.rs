@@ -340,7 +340,7 @@ impl Pair {
         };
         let tag = self.client.ask(&request, &mut self.out).unwrap();
         if let Wanted::End { fid, .. } = wanted {
-            self.held.remove(&fid);
+            self.held.insert(fid, false);
         }
         assert_eq!(self.asked.insert(tag.0, wanted), None);
         self.server.take(&mut self.out);
@@ -435,6 +435,17 @@ fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
         bytes
     });
     prop::collection::vec(made, 0..40)
+}
+
+#[test]
+fn after_a_remove_a_fid_is_its_holders_until_that_lets_go() {
+    let (mut client, root) = attached(8192);
+    let mut out = Vec::new();
+    let tag = client.ask(&Request::Remove { fid: root }, &mut out).unwrap();
+    assert!(client.on_reply(&frame(tag, Reply::Remove), &mut out).unwrap().is_some());
+    assert_ne!(client.fid(), root);
+    client.release(root, &mut out);
+    assert_eq!(client.fid(), root);
 }
 
 proptest! {
