@@ -1,11 +1,11 @@
 //! Many machines: a manager gives ranges of units to compute nodes, takes what
-//! they find and puts it together (Cell Connector, chapter 4). This crate only
-//! decides. It has no I/O, no clock, no threads and no randomness, so it runs
-//! by the million in virtual time; a driver per transport carries it out.
+//! they find and puts it together (Cell Connector, chapter 4). All but [`transport`]
+//! only decides. That has no I/O, no clock, no threads and no randomness, so it runs
+//! by the million in virtual time; a driver carries it out over a transport.
 //!
 //! - A *unit* is a number below [`JobSpec::units`]: a block of the stream layer's plan.
 //! - A [`Lease`] is a range of units with one atomic result. It is a node of one
-//!   fixed binary tree over the units ([`Fold`] has its order).
+//!   fixed binary tree over the units ([`stream::Fold`] has its order).
 //! - An [`Epoch`] is one membership of a node. It is over before any of its
 //!   leases goes to another.
 //!
@@ -32,18 +32,26 @@
 //! let ended = on(Event::From(node, ToManager::Result { epoch, lease: lease.id, result: 42 }));
 //! assert_eq!(ended, [Action::Finished { job, result: Some(42) }]);
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
-mod fold;
+pub mod drive;
 pub mod manager;
 mod message;
 pub mod node;
+#[cfg(feature = "simulated")]
+#[doc(hidden)]
+pub mod simulated;
+pub mod submanager;
+pub mod task;
+pub mod transport;
 mod tree;
+mod wire;
 
-pub use fold::Fold;
 pub use manager::{Counters, JobError, JobSpec, Manager, Merging, Progress};
 pub use message::{
     Epoch, Failure, Hello, JobId, Lease, LeaseId, NodeId, PROTOCOL, Refusal, ToManager, ToNode,
 };
 pub use node::Node;
+pub use submanager::Submanager;
 pub use tree::UNITS_MAX;
+pub use wire::{Garbled, Message};

@@ -8,16 +8,18 @@ mod pool;
 mod settings;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use job::Job;
 pub use job::{JobSpec, Progress};
 use members::{Held, Member};
 pub use merges::Merging;
+use pace::Pace;
 pub use settings::{Config, Counters, JobError};
 
 use crate::tree::Span;
-use crate::{Epoch, Failure, JobId, LeaseId, NodeId, ToManager, ToNode};
+use crate::{Epoch, Failure, JobId, Lease, LeaseId, NodeId, ToManager, ToNode};
 use job::Holder;
 
 /// A merge under way.
@@ -27,7 +29,7 @@ pub struct MergeId(pub u64);
 #[derive(Clone, Copy, Debug)]
 struct Merge {
     job: JobId,
-    span: Span,
+    span: Option<Span>,
     since: Duration,
 }
 
@@ -45,6 +47,16 @@ pub enum Event<R> {
     Tick,
     /// A job with a number that was not used before.
     Submit(JobId, JobSpec),
+    /// Units that a manager before had the result of: see [`Manager::counts`]. They
+    /// come after their job, before its nodes.
+    Recorded {
+        /// Which one.
+        job: JobId,
+        /// Of a lease, or of leases that were merged.
+        units: Vec<Range<u64>>,
+        /// The one result of all of these.
+        result: R,
+    },
     /// A job is not wanted any more.
     Abort(JobId),
     /// No jobs will come: those there are are ended, then all nodes are dismissed.
@@ -63,7 +75,7 @@ pub enum Action<R> {
     Drop(R),
     /// The job's result; none of a job without units, or without results.
     Finished { job: JobId, result: Option<R> },
-    /// The job ended without.
+    /// The job ended without; of [`JobError::Number`] it was none.
     Failed { job: JobId, error: JobError },
     /// Send [`Event::Tick`] at that time; an earlier wish counts no more.
     SetTimer(Duration),
@@ -88,9 +100,11 @@ pub struct Manager<R> {
     /// The number of the last epoch, lease or merge.
     serial: u64,
     draining: bool,
-    /// When a member was of use for the last time, as far as was looked.
-    deserted: Duration,
+    /// Of the next job.
+    paces: BTreeMap<NodeId, Pace>,
     timer: Option<Duration>,
+    /// Why a node could not do what it was given: the last one.
+    unfit: Option<String>,
     counters: Counters,
 }
 
@@ -107,8 +121,9 @@ impl<R> Manager<R> {
             jobs: BTreeMap::new(),
             merging: BTreeMap::new(),
             draining: false,
-            deserted: Duration::ZERO,
+            paces: BTreeMap::new(),
             timer: None,
+            unfit: None,
             counters: Counters::default(),
         }
     }
@@ -122,6 +137,7 @@ impl<R> Manager<R> {
             Event::Merged(id, result) => self.merged(id, result, actions),
             Event::Tick => self.expire(actions),
             Event::Submit(job, spec) => self.submit(job, spec, actions),
+            Event::Recorded { job, units, result } => self.recorded(job, &units, result, actions),
             Event::Abort(job) => self.fail(job, JobError::Aborted, actions),
             Event::Drain => self.draining = true,
         }
@@ -133,6 +149,45 @@ impl<R> Manager<R> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.draining && self.jobs.is_empty() && self.members.is_empty()
+    }
+
+    /// Whether a node works here or would.
+    #[must_use]
+    pub fn has_workers(&self) -> bool {
+        let (now, deadline) = (self.now, self.config.deadline);
+        self.members.values().any(|member| member.works(now, deadline))
+    }
+
+    /// The job of a lease that counts.
+    #[must_use]
+    pub fn job_of(&self, node: NodeId, lease: LeaseId) -> Option<JobId> {
+        Some(self.members.get(&node)?.leases.get(&lease)?.job)
+    }
+
+    /// The units of a lease whose result would count if it came now. A driver that
+    /// keeps these with their results, before it tells of them, can go on after its
+    /// process was killed: a new manager, with a greater [`Config::serial`], is told of
+    /// the jobs, then of what was [recorded](Event::Recorded). A tree needs that at the
+    /// root alone, whose leases were merged below.
+    #[must_use]
+    pub fn counts(&self, node: NodeId, epoch: Epoch, lease: LeaseId) -> Option<Lease> {
+        let member = self.members.get(&node).filter(|member| member.epoch == epoch)?;
+        let Held { job: id, first, .. } = *member.leases.get(&lease)?;
+        let job = self.jobs.get(&id)?;
+        let units = job.tree.units(job.out.get(&first)?.span);
+        Some(Lease { id: lease, job: id, first, units })
+    }
+
+    /// The results that wait, of jobs that are not over. Those of merges under way are
+    /// not here, and of a job whose results are empty there are none.
+    pub fn results(&self) -> impl Iterator<Item = (JobId, &R)> {
+        self.jobs.iter().flat_map(|(id, job)| job.merges.results().map(|result| (*id, result)))
+    }
+
+    /// Whether a node is a member.
+    #[must_use]
+    pub fn has_member(&self, node: NodeId) -> bool {
+        self.members.contains_key(&node)
     }
 
     /// What happened so far, for statistics.
@@ -150,6 +205,11 @@ impl<R> Manager<R> {
             levels: job.tree.levels(),
             results_waiting: job.merges.waiting(),
         })
+    }
+
+    /// The next job is of the kind of `job`: nodes are as fast at it.
+    pub(crate) fn next_is_like(&mut self, job: JobId) {
+        self.paces = self.jobs.get(&job).map(|job| job.paces.clone()).unwrap_or_default();
     }
 
     fn next_serial(&mut self) -> u64 {
@@ -173,7 +233,14 @@ impl<R> Manager<R> {
                 self.failed((node, epoch, lease), failure, actions);
             }
             ToManager::Alive { epoch } => {
-                self.member(node, epoch, actions);
+                if self.member(node, epoch, actions).is_some() {
+                    actions.push(Action::Tell(node, ToNode::Alive { epoch }));
+                }
+            }
+            ToManager::Unfit { epoch, why } => {
+                if self.member(node, epoch, actions).is_some() {
+                    self.refuse(node, why, actions);
+                }
             }
             ToManager::Leaving { epoch } => {
                 if let Some(member) = self.member(node, epoch, actions) {
@@ -186,7 +253,7 @@ impl<R> Manager<R> {
 
     fn submit(&mut self, id: JobId, spec: JobSpec, actions: &mut Vec<Action<R>>) {
         let job = match Job::new(spec, self.now) {
-            _ if self.jobs.contains_key(&id) => return,
+            _ if self.jobs.contains_key(&id) => Err(JobError::Number { job: id }),
             _ if self.draining => Err(JobError::Draining),
             _ if self.jobs.len() >= self.config.jobs_max => {
                 Err(JobError::Full { jobs_max: self.config.jobs_max })
@@ -194,8 +261,10 @@ impl<R> Manager<R> {
             None => Err(JobError::Units { units: spec.units }),
             Some(job) => Ok(job),
         };
+        let paces = std::mem::take(&mut self.paces);
         match job {
-            Ok(job) => {
+            Ok(mut job) => {
+                job.paces = paces;
                 self.jobs.insert(id, job);
                 self.wake_after(self.config.join_wait, actions);
                 self.advance(id, actions);
@@ -235,6 +304,30 @@ impl<R> Manager<R> {
         for holder in out.holders.iter().filter(|holder| holder.lease != lease) {
             self.withdraw(holder, actions);
         }
+        self.advance(id, actions);
+    }
+
+    /// A result that is there already; dropped if its units were given, or are none that
+    /// the job would merge.
+    fn recorded(
+        &mut self,
+        id: JobId,
+        units: &[Range<u64>],
+        result: R,
+        actions: &mut Vec<Action<R>>,
+    ) {
+        let job = self.jobs.get_mut(&id);
+        let taken = job.and_then(|job| {
+            let mut spans = Vec::new();
+            for units in units {
+                spans.extend(job.tree.cover(units)?);
+            }
+            let span = *spans.first()?;
+            let is_span = job.spec.merging != Merging::AlongTree || spans.len() == 1;
+            (is_span && job.pool.take_done(&spans)).then_some((job, span))
+        });
+        let Some((job, span)) = taken else { return actions.push(Action::Drop(result)) };
+        actions.extend(job.merges.add(span, result).map(Action::Drop));
         self.advance(id, actions);
     }
 

@@ -2,24 +2,26 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// What a transport calls a node: a rank, a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
 /// One membership of a node, from its welcome until it leaves or is lost. No two are the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epoch(pub u64);
 
 /// A job. Jobs are served in the order of their numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct JobId(pub u64);
 
 /// One giving of a range to one node. Later ones have greater numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LeaseId(pub u64);
 
 /// A range of units to be computed: all of it, with one result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Its number.
     pub id: LeaseId,
@@ -31,18 +33,23 @@ pub struct Lease {
     pub units: u64,
 }
 
+impl Lease {
+    /// Whether a job of so many units has all of its own.
+    pub(crate) fn is_within(&self, units: u64) -> bool {
+        self.units > 0 && self.first.checked_add(self.units).is_some_and(|end| end <= units)
+    }
+}
+
 /// The version of these messages.
 pub const PROTOCOL: u32 = 1;
 
 /// What a node says of itself before it gets work.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL`] of its side.
     pub protocol: u32,
     /// The build of its program.
     pub build: String,
-    /// A hash of its kernels, their parameters' layout and that of their results.
-    pub kernels: u64,
     /// Leases it keeps at a time: received, computed, returned; at least one.
     pub buffers: u32,
     /// The most bytes of one lease; `u64::MAX` where a node reads for itself.
@@ -52,13 +59,13 @@ pub struct Hello {
 impl Default for Hello {
     /// Two buffers of any size.
     fn default() -> Self {
-        let (build, kernels) = (env!("CARGO_PKG_VERSION").to_owned(), 0);
-        Self { protocol: PROTOCOL, build, kernels, buffers: 2, buffer_bytes: u64::MAX }
+        let build = env!("CARGO_PKG_VERSION").to_owned();
+        Self { protocol: PROTOCOL, build, buffers: 2, buffer_bytes: u64::MAX }
     }
 }
 
 /// Why a node gets no work.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum Refusal {
     /// Other messages.
@@ -67,9 +74,6 @@ pub enum Refusal {
     /// Another program.
     #[error("the manager is build {ours}, this node {theirs}; run the same build on both")]
     Build { ours: String, theirs: String },
-    /// Other kernels, or results that lie differently.
-    #[error("the manager's kernels are {ours:016x}, this node's {theirs:016x}; give both the same")]
-    Kernels { ours: u64, theirs: u64 },
     /// No work can be given.
     #[error(
         "this node has {buffers} buffers of {buffer_bytes} bytes; give it one of one byte or more"
@@ -81,7 +85,7 @@ pub enum Refusal {
 }
 
 /// Why a lease was not computed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The unit that failed, if that is known.
     pub unit: Option<u64>,
@@ -92,10 +96,10 @@ pub struct Failure {
 }
 
 /// From a node; `R` is the result of a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum ToManager<R> {
-    /// To join.
+    /// To join; said again until it is answered.
     Hello(Hello),
     /// For work: so many leases were asked for in all since the node joined.
     /// Said twice it asks for no more.
@@ -104,14 +108,16 @@ pub enum ToManager<R> {
     Result { epoch: Epoch, lease: LeaseId, result: R },
     /// A lease that came to nothing.
     Failed { epoch: Epoch, lease: LeaseId, failure: Failure },
-    /// Still there.
+    /// Still there, and is the manager? It answers [`ToNode::Alive`].
     Alive { epoch: Epoch },
     /// What it has is its last.
     Leaving { epoch: Epoch },
+    /// It cannot do what it was given, and leaves: why, and what to do about it.
+    Unfit { epoch: Epoch, why: String },
 }
 
 /// To a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum ToNode {
     /// It is a member, and is to be heard of at least once per `heartbeat`.
@@ -124,6 +130,8 @@ pub enum ToNode {
     Withdraw { epoch: Epoch, lease: LeaseId },
     /// That membership is over, and all of its work with it; the node may join anew.
     Fenced { epoch: Epoch },
+    /// The manager is still there.
+    Alive { epoch: Epoch },
     /// There is no more work: leave.
     Dismissed { epoch: Epoch },
 }

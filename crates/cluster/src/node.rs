@@ -27,6 +27,10 @@ pub enum Event<R> {
     Leave,
     /// The manager cannot be reached any more.
     Lost,
+    /// Something came of the manager that cannot be read: what it was is not known.
+    Garbled,
+    /// The node cannot do what it was given.
+    Unfit(String),
     /// The time asked for by [`Action::SetTimer`] is there; any other does no harm.
     Tick,
 }
@@ -60,7 +64,10 @@ pub enum Left {
     /// It cannot work here.
     #[error(transparent)]
     Refused(Refusal),
-    /// The connection ended.
+    /// It cannot do what it was given.
+    #[error("{0}")]
+    Unfit(String),
+    /// The connection ended, or the manager was silent for too long.
     #[error("the manager cannot be reached any more: see how it ended, then start this node again")]
     Lost,
 }
@@ -85,17 +92,31 @@ enum Stage {
     },
 }
 
+/// How long a node waits for a manager that says nothing, if it is not told otherwise:
+/// as long as a manager waits for nodes.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Of a node that is no member yet.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
 /// Keeps as many leases as it has buffers: while one is computed the next is
 /// received and the one before is returned (Cell Connector, 4.3.2). When it is
-/// told that its membership is over it drops all and joins anew.
+/// told that its membership is over it drops all and joins anew. What it says and
+/// hears no answer to it says again each heartbeat.
 #[derive(Debug)]
 pub struct Node {
     hello: Hello,
+    /// Leases it computes at a time.
+    at_once: usize,
     state: State,
     leaving: bool,
     heartbeat: Duration,
+    patience: Duration,
     /// When it last said something.
     said: Duration,
+    /// Heartbeats since the manager was heard of. Time that the node itself was
+    /// stopped is none.
+    unheard: u32,
     timer: Option<Duration>,
     /// What has a buffer.
     work: BTreeMap<LeaseId, (Lease, Stage)>,
@@ -112,10 +133,13 @@ impl Node {
     pub fn new(hello: Hello) -> Self {
         Self {
             hello,
+            at_once: 1,
             state: State::Out,
             leaving: false,
-            heartbeat: Duration::MAX,
+            heartbeat: HEARTBEAT,
+            patience: PATIENCE,
             said: Duration::ZERO,
+            unheard: 0,
             timer: None,
             work: BTreeMap::new(),
             asked: 0,
@@ -124,9 +148,29 @@ impl Node {
         }
     }
 
+    /// It leaves when the manager has been silent for `patience`, longer by a heartbeat at most.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, heartbeat: HEARTBEAT.min(patience / 8), ..self }
+    }
+
+    /// One that computes all it has at a time: a group.
+    pub(crate) fn of_group(hello: Hello) -> Self {
+        Self { at_once: usize::MAX, ..Self::new(hello) }
+    }
+
+    /// It is to leave once it is a member anew.
+    pub(crate) fn leave_next(&mut self) {
+        self.leaving = true;
+    }
+
     /// Takes what happened at `now`, counted from any fixed start, and appends what is to be done.
     pub fn on<R>(&mut self, now: Duration, event: Event<R>, actions: &mut Vec<Action<R>>) {
         let from = actions.len();
+        let is_due = matches!(event, Event::Tick);
+        if matches!(event, Event::Start | Event::Told(_) | Event::Garbled) {
+            self.unheard = 0;
+        }
         match event {
             Event::Start => self.start(actions),
             Event::Told(message) => self.told(message, actions),
@@ -135,12 +179,18 @@ impl Node {
             Event::Failed(lease, failure) => self.failed(lease, failure, actions),
             Event::Sent(lease) | Event::Stopped(lease) => self.freed(lease),
             Event::Leave => self.leave(actions),
+            Event::Unfit(why) => self.unfit(why, actions),
             Event::Lost => self.leave_off(Left::Lost, actions),
+            Event::Garbled if self.state != State::Out => {
+                self.stop_all(actions);
+                self.join(actions);
+            }
+            Event::Garbled => {}
             Event::Tick => {}
         }
         self.compute(actions);
         self.ask(actions);
-        self.beat(now, from, actions);
+        self.beat(now, from, is_due, actions);
     }
 
     /// Leases that have a buffer, those included that nobody waits for.
@@ -152,6 +202,8 @@ impl Node {
     fn start<R>(&mut self, actions: &mut Vec<Action<R>>) {
         if self.state == State::Out {
             self.leaving = false;
+            // Another manager has numbers of its own.
+            self.last = LeaseId(0);
             self.join(actions);
         }
     }
@@ -216,6 +268,13 @@ impl Node {
         }
     }
 
+    fn unfit<R>(&mut self, why: String, actions: &mut Vec<Action<R>>) {
+        if let State::In(epoch) = self.state {
+            actions.push(Action::Say(ToManager::Unfit { epoch, why: why.clone() }));
+            self.leave_off(Left::Unfit(why), actions);
+        }
+    }
+
     fn leave_off<R>(&mut self, why: Left, actions: &mut Vec<Action<R>>) {
         self.stop_all(actions);
         if self.state != State::Out {
@@ -273,14 +332,12 @@ impl Node {
         self.work.remove(&lease);
     }
 
-    /// Computes the oldest lease that is there, when no other is computed.
+    /// Computes the oldest leases that are there, when no others are computed.
     fn compute<R>(&mut self, actions: &mut Vec<Action<R>>) {
         let computing = [Stage::Computing, Stage::Stopping { computing: true }];
-        if self.work.values().any(|(_, stage)| computing.contains(stage)) {
-            return;
-        }
-        let ready = self.work.values_mut().find(|(_, stage)| *stage == Stage::Ready);
-        if let Some((lease, stage)) = ready {
+        let busy = self.work.values().filter(|(_, stage)| computing.contains(stage)).count();
+        let ready = self.work.values_mut().filter(|(_, stage)| *stage == Stage::Ready);
+        for (lease, stage) in ready.take(self.at_once.saturating_sub(busy)) {
             *stage = Stage::Computing;
             actions.push(Action::Compute(*lease));
         }
@@ -302,19 +359,42 @@ impl Node {
         }
     }
 
-    /// Lets itself be heard of when it had nothing to say for long.
-    fn beat<R>(&mut self, now: Duration, from: usize, actions: &mut Vec<Action<R>>) {
-        let State::In(epoch) = self.state else { return };
+    /// Lets itself be heard of when it had nothing to say for long, and says again
+    /// what may have been lost; leaves if nobody answers.
+    fn beat<R>(&mut self, now: Duration, from: usize, is_due: bool, actions: &mut Vec<Action<R>>) {
+        if self.state == State::Out {
+            self.timer = None;
+            return;
+        }
         if actions.iter().skip(from).any(|action| matches!(action, Action::Say(_))) {
             self.said = now;
-        } else if now.saturating_sub(self.said) >= self.heartbeat {
+        } else if is_due && now.saturating_sub(self.said) >= self.heartbeat {
+            if self.heartbeat.saturating_mul(self.unheard) >= self.patience {
+                return self.leave_off(Left::Lost, actions);
+            }
+            self.unheard += 1;
             self.said = now;
-            actions.push(Action::Say(ToManager::Alive { epoch }));
+            self.say_again(actions);
         }
         if self.timer.is_none_or(|due| due <= now) {
             let due = self.said.saturating_add(self.heartbeat);
             self.timer = Some(due);
             actions.push(Action::SetTimer(due));
+        }
+    }
+
+    fn say_again<R>(&self, actions: &mut Vec<Action<R>>) {
+        match self.state {
+            State::Out => {}
+            State::Joining => actions.push(Action::Say(ToManager::Hello(self.hello.clone()))),
+            State::In(epoch) => {
+                if self.leaving {
+                    actions.push(Action::Say(ToManager::Leaving { epoch }));
+                } else if self.asked > self.received {
+                    actions.push(Action::Say(ToManager::Ask { epoch, in_all: self.asked }));
+                }
+                actions.push(Action::Say(ToManager::Alive { epoch }));
+            }
         }
     }
 }

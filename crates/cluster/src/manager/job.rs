@@ -57,7 +57,9 @@ pub(crate) struct Job<R> {
     /// How long merges take, by those done.
     merge_seconds: f64,
     pub(crate) paces: BTreeMap<NodeId, Pace>,
-    pub(crate) submitted: Duration,
+    /// When a node was of use to it for the last time, as far as was looked; at
+    /// first when it was submitted.
+    pub(crate) deserted: Duration,
 }
 
 impl<R> Job<R> {
@@ -73,12 +75,12 @@ impl<R> Job<R> {
             merges: Merges::new(spec.merging, tree),
             merge_seconds: 0.0,
             paces: BTreeMap::new(),
-            submitted,
+            deserted: submitted,
         })
     }
 
     /// Takes what a merge came to.
-    pub(crate) fn merged(&mut self, span: Span, result: R, took: Duration) {
+    pub(crate) fn merged(&mut self, span: Option<Span>, result: R, took: Duration) {
         self.merge_seconds = f64::midpoint(self.merge_seconds, took.as_secs_f64());
         self.merges.merged(span, result);
     }
@@ -128,20 +130,26 @@ impl<R> Job<R> {
         }
     }
 
+    /// Whether a buffer has room for a unit.
+    pub(crate) fn fits(&self, buffer_bytes: u64) -> bool {
+        self.spec.unit_bytes <= buffer_bytes
+    }
+
     /// A free span for `holder`, which is out now, and whether it was given before.
-    /// None while results are to be merged first, and none for who fails at all
-    /// it gets while other `workers` do not.
+    /// None while results are to be merged first, and none for who fails at all it gets
+    /// while other `workers` do not that bring what they have in time: what hangs does not.
     pub(crate) fn take(
         &mut self,
         holder: Holder,
         buffer_bytes: u64,
-        workers: impl Iterator<Item = NodeId> + Clone,
+        workers: impl Iterator<Item = (NodeId, bool)> + Clone,
         config: &Config,
     ) -> Option<(Span, bool)> {
-        if self.pool.spans() == 0 {
+        if self.pool.spans() == 0 || !self.fits(buffer_bytes) {
             return None;
         }
-        let mut able = workers.clone().filter(|node| !self.fails(*node)).peekable();
+        let prompt = workers.clone().filter(|(_, is_prompt)| *is_prompt);
+        let mut able = prompt.map(|(node, _)| node).filter(|node| !self.fails(*node)).peekable();
         let is_left_out = self.fails(holder.node) && able.peek().is_some();
         if is_left_out || self.is_crowded(config.backlog_max) {
             return None;
@@ -176,8 +184,7 @@ impl<R> Job<R> {
         if self.fails(node) || self.is_crowded(backlog_max) {
             return None;
         }
-        let fits =
-            |units: u64| units == 1 || units.saturating_mul(self.spec.unit_bytes) <= buffer_bytes;
+        let fits = |units: u64| units.saturating_mul(self.spec.unit_bytes) <= buffer_bytes;
         self.alone.iter().find_map(|(_, first)| {
             let out = self.out.get(first)?;
             let failed = out.tries.failed_on.contains(&node);

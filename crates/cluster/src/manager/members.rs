@@ -51,6 +51,16 @@ impl Member {
         let did = self.active.is_some_and(|active| now.saturating_sub(active) < deadline);
         did || !self.leases.is_empty() || self.wants() > 0
     }
+
+    /// Whether no lease of it is overdue.
+    fn is_prompt(&self, now: Duration, overdue: Duration) -> bool {
+        self.leases.values().all(|held| now.saturating_sub(held.given) < overdue)
+    }
+
+    /// Whether it is of use and stays.
+    pub(crate) fn works(&self, now: Duration, deadline: Duration) -> bool {
+        !self.leaving && self.is_of_use(now, deadline)
+    }
 }
 
 impl<R> Manager<R> {
@@ -88,6 +98,17 @@ impl<R> Manager<R> {
     }
 
     pub(super) fn join(&mut self, node: NodeId, hello: &Hello, actions: &mut Vec<Action<R>>) {
+        let buffers = u64::from(hello.buffers.min(self.config.buffers_max));
+        if let Some(member) = self.members.get_mut(&node)
+            && member.active.is_none()
+            && (member.buffers, member.buffer_bytes) == (buffers, hello.buffer_bytes)
+            && self.config.admit(hello).is_ok()
+        {
+            // It has not heard its welcome yet, or that was lost.
+            member.heard = self.now;
+            let epoch = member.epoch;
+            return self.greet(node, epoch, actions);
+        }
         // A node that says hello anew knows nothing of what it had. It is not
         // told that it is fenced, for it would say hello again: its welcome says it.
         let before = self.members.remove(&node);
@@ -125,9 +146,13 @@ impl<R> Manager<R> {
         };
         self.members.insert(node, member);
         self.counters.joined += 1;
-        let heartbeat = self.config.deadline / 4;
-        actions.push(Action::Tell(node, ToNode::Welcome { epoch, heartbeat }));
+        self.greet(node, epoch, actions);
         self.wake_after(self.config.deadline, actions);
+    }
+
+    fn greet(&self, node: NodeId, epoch: Epoch, actions: &mut Vec<Action<R>>) {
+        let heartbeat = self.config.heartbeat();
+        actions.push(Action::Tell(node, ToNode::Welcome { epoch, heartbeat }));
     }
 
     /// A node is lost: first nothing of its membership counts any more, then its leases are free.
@@ -138,13 +163,34 @@ impl<R> Manager<R> {
         }
     }
 
+    /// A member has left, for it cannot do what it was given.
+    pub(super) fn refuse(&mut self, node: NodeId, why: String, actions: &mut Vec<Action<R>>) {
+        if let Some(member) = self.members.remove(&node) {
+            self.counters.refused += 1;
+            self.unfit = Some(why);
+            self.give_up(node, &member, None, actions);
+        }
+    }
+
     /// After its node was told.
     fn end(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action<R>>) {
         self.counters.lost += 1;
-        for (place, (lease, held)) in member.leases.iter().enumerate() {
+        // A node computes its oldest lease; the others had no part in its loss.
+        let computed = member.leases.first_key_value().map(|(lease, _)| *lease);
+        self.give_up(node, member, computed, actions);
+    }
+
+    /// Takes back what a member had, which `computed` one of it.
+    fn give_up(
+        &mut self,
+        node: NodeId,
+        member: &Member,
+        computed: Option<LeaseId>,
+        actions: &mut Vec<Action<R>>,
+    ) {
+        for (lease, held) in &member.leases {
             let Some(job) = self.jobs.get_mut(&held.job) else { continue };
-            // A node computes its oldest lease; the others had no part in its loss.
-            let (was_computed, losses_max) = (place == 0, self.config.losses_max);
+            let (was_computed, losses_max) = (computed == Some(*lease), self.config.losses_max);
             if let Some(error) = job.lost(held.first, *lease, was_computed, losses_max) {
                 self.fail(held.job, error, actions);
             }
@@ -161,7 +207,9 @@ impl<R> Manager<R> {
             self.waiting.retain(|(_, epoch)| *epoch != member.epoch);
         }
         if member.is_of_use(self.now, self.config.deadline) {
-            self.deserted = self.now;
+            for job in self.jobs.values_mut().filter(|job| job.fits(member.buffer_bytes)) {
+                job.deserted = self.now;
+            }
             self.wake_after(self.config.join_wait, actions);
         }
     }
@@ -196,9 +244,8 @@ impl<R> Manager<R> {
         {
             return Some(lease);
         }
-        let works = |member: &Member| !member.leaving && member.is_of_use(now, deadline);
-        let workers = self.members.iter().filter(|(_, member)| works(member));
-        let workers = workers.map(|(node, _)| *node);
+        let workers = self.members.iter().filter(|(_, member)| member.works(now, deadline));
+        let workers = workers.map(|(node, member)| (*node, member.is_prompt(now, overdue)));
         let holder = Holder { node, lease: LeaseId(self.serial + 1) };
         for (id, job) in &mut self.jobs {
             let taken = job.take(holder, buffer_bytes, workers.clone(), &self.config);
@@ -250,12 +297,30 @@ impl<R> Manager<R> {
         }
     }
 
+    /// A manager that was stopped itself holds that time against nobody, and gives
+    /// all two heartbeats to be heard of.
+    fn overslept(&mut self, late: Duration) {
+        let heartbeat = self.config.heartbeat();
+        if late < heartbeat {
+            return;
+        }
+        let now = self.now;
+        let late = late.saturating_add(2 * heartbeat);
+        let later = |at: &mut Duration| *at = at.saturating_add(late).min(now);
+        for member in self.members.values_mut() {
+            later(&mut member.heard);
+            member.leases.values_mut().for_each(|held| later(&mut held.given));
+        }
+        self.jobs.values_mut().for_each(|job| later(&mut job.deserted));
+    }
+
     /// Loses nodes that were silent for too long, and fails jobs that nobody came for.
     pub(super) fn expire(&mut self, actions: &mut Vec<Action<R>>) {
         if self.timer.is_some_and(|due| due > self.now) {
             return;
         }
-        self.timer = None;
+        let due = self.timer.take();
+        self.overslept(due.map_or(Duration::ZERO, |due| self.now.saturating_sub(due)));
         let Config { deadline, join_wait, lease_max, .. } = self.config;
         let now = self.now;
         let due = |member: &Member| {
@@ -270,16 +335,22 @@ impl<R> Manager<R> {
                 self.wake_at(due, actions);
             }
         }
-        if self.members.values().any(|member| member.is_of_use(now, deadline)) {
-            self.deserted = now;
-            return;
+        let mut jobs = Vec::new();
+        for (id, job) in &mut self.jobs {
+            let is_of_use = |of: &Member| of.is_of_use(now, deadline) && job.fits(of.buffer_bytes);
+            if self.members.values().any(is_of_use) {
+                job.deserted = now;
+            } else {
+                jobs.push((*id, job.deserted.saturating_add(join_wait)));
+            }
         }
-        let deserted = self.deserted;
-        let alone = |submitted: Duration| submitted.max(deserted).saturating_add(join_wait);
-        let jobs: Vec<_> = self.jobs.iter().map(|(id, job)| (*id, alone(job.submitted))).collect();
         for (id, until) in jobs {
             if until <= now {
-                self.fail(id, JobError::NoNodes { waited: join_wait }, actions);
+                self.fail(
+                    id,
+                    JobError::NoNodes { waited: join_wait, said: self.unfit.clone() },
+                    actions,
+                );
             } else {
                 self.wake_at(until, actions);
             }

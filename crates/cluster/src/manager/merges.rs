@@ -19,7 +19,8 @@ pub enum Merging {
 /// Two neighbours, or any two, to be made one.
 #[derive(Debug)]
 pub(crate) struct Pair<R> {
-    pub(crate) span: Span,
+    /// What they are the halves of, along the tree.
+    pub(crate) span: Option<Span>,
     pub(crate) into: R,
     pub(crate) from: R,
 }
@@ -29,7 +30,7 @@ pub(crate) struct Merges<R> {
     merging: Merging,
     tree: Tree,
     /// [`Merging::AnyOrder`]: what was merged most stands first, since what is small is merged into it.
-    loose: VecDeque<(Span, R)>,
+    loose: VecDeque<R>,
     /// [`Merging::AlongTree`]: by first unit; their siblings are not whole, or wait as well.
     held: BTreeMap<u64, (u8, R)>,
     /// Parents of two that are held.
@@ -48,6 +49,11 @@ impl<R> Merges<R> {
         self.loose.len() + self.held.len()
     }
 
+    /// The same.
+    pub(crate) fn results(&self) -> impl Iterator<Item = &R> {
+        self.loose.iter().chain(self.held.values().map(|(_, result)| result))
+    }
+
     /// Merges under way.
     pub(crate) fn running(&self) -> usize {
         self.running
@@ -57,7 +63,7 @@ impl<R> Merges<R> {
     pub(crate) fn add(&mut self, span: Span, result: R) -> Option<R> {
         match self.merging {
             Merging::Nothing => return Some(result),
-            Merging::AnyOrder => self.loose.push_back((span, result)),
+            Merging::AnyOrder => self.loose.push_back(result),
             Merging::AlongTree => self.hold(span, result),
         }
         None
@@ -88,28 +94,28 @@ impl<R> Merges<R> {
             let (left, right) = self.tree.halves(span)?;
             let (_, into) = self.held.remove(&left.first)?;
             let (_, from) = self.held.remove(&right?.first)?;
-            return Some(Pair { span, into, from });
+            return Some(Pair { span: Some(span), into, from });
         }
         if self.loose.len() < 2 {
             return None;
         }
-        let ((span, into), (_, from)) = (self.loose.pop_front()?, self.loose.pop_front()?);
-        Some(Pair { span, into, from })
+        let (into, from) = (self.loose.pop_front()?, self.loose.pop_front()?);
+        Some(Pair { span: None, into, from })
     }
 
     /// Takes what a pair came to.
-    pub(crate) fn merged(&mut self, span: Span, result: R) {
+    pub(crate) fn merged(&mut self, span: Option<Span>, result: R) {
         self.running -= 1;
-        match self.merging {
-            Merging::AlongTree => self.hold(span, result),
-            Merging::Nothing | Merging::AnyOrder => self.loose.push_front((span, result)),
+        match span {
+            Some(span) => self.hold(span, result),
+            None => self.loose.push_front(result),
         }
     }
 
     /// All that is held: one result of a job whose units and merges are done.
     pub(crate) fn into_results(self) -> impl Iterator<Item = R> {
         let held = self.held.into_values().map(|(_, result)| result);
-        self.loose.into_iter().map(|(_, result)| result).chain(held)
+        self.loose.into_iter().chain(held)
     }
 }
 
@@ -120,8 +126,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Fold;
     use crate::manager::pool::Pool;
+    use stream::Fold;
 
     fn merge(left: String, right: String) -> Result<String, Infallible> {
         Ok(format!("({left} {right})"))

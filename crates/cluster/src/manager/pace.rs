@@ -11,6 +11,15 @@ const MANAGER_SHARE: f64 = 0.02;
 /// The most of the time that merges take, of which each lease makes one.
 const MERGE_SHARE: f64 = 0.5;
 
+/// The most of a node's time that leases cost it, if there is enough left to do.
+const LEASE_SHARE: f64 = 0.02;
+
+/// No lease takes less than so often what it costs, if there is as much to do.
+const SHORTEST: f64 = 4.0;
+
+/// At the end leases are so much shorter than what keeps giving cheap, for nodes to end together.
+const TAIL: f64 = 8.0;
+
 /// A node that failed at so many leases in a row gets none while another works.
 const FAILED_IN_ROW_MAX: u32 = 4;
 
@@ -19,6 +28,10 @@ const FAILED_IN_ROW_MAX: u32 = 4;
 pub(crate) struct Pace {
     probe: Probe,
     best: f64,
+    /// Bytes and seconds of the longest lease that was tried.
+    tried: Option<(f64, f64)>,
+    /// What a lease costs however short it is: what two that differ in length tell.
+    cost_seconds: Option<f64>,
     /// Sums that forget half at each result.
     bytes: f64,
     seconds: f64,
@@ -28,7 +41,7 @@ pub(crate) struct Pace {
 
 #[derive(Clone, Copy, Debug)]
 enum Probe {
-    /// Of leases of so many units, as a power of two.
+    /// Of leases of so many units or more, as a power of two.
     Level(u8),
     /// Longer ones were no faster.
     Settled,
@@ -84,9 +97,16 @@ impl Pace {
         self.bytes = self.bytes / 2.0 + bytes;
         self.seconds = self.seconds / 2.0 + seconds;
         if let Probe::Level(probed) = self.probe
-            && probed == level
+            && level >= probed
         {
             let rate = bytes / seconds;
+            if let Some((fewer, sooner)) = self.tried.replace((bytes, seconds))
+                && fewer < bytes
+            {
+                let cost = ((sooner * bytes - seconds * fewer) / (bytes - fewer)).max(0.0);
+                let before = self.cost_seconds.unwrap_or(cost);
+                self.cost_seconds = Some(f64::midpoint(before, cost));
+            }
             self.probe = if rate >= GAIN * self.best {
                 Probe::Level(level.saturating_add(1).min(62))
             } else {
@@ -98,23 +118,29 @@ impl Pace {
 
     /// How long the next lease is, as a power of two of units: probing doubles
     /// it, guided self-scheduling (Polychronopoulos and Kuck, 1987) lets it
-    /// shrink with what is left.
+    /// shrink with what is left. Leases that cost much are half of a node's share
+    /// of that, and none is so short that its cost would be much of it.
     pub(crate) fn level(&self, shares: &Shares) -> u8 {
         let nodes = shares.nodes.max(1) as f64;
         let weight = match self.rate() {
             Some(rate) if shares.known > 0 => rate * shares.known as f64 / shares.rate,
             _ => 1.0,
         };
-        let guided = shares.free as f64 * weight / (nodes * shares.factor);
+        let unit_bytes = shares.unit_bytes.max(1);
+        let rate = shares.rate * nodes / shares.known.max(1) as f64 / unit_bytes as f64;
+        let share = shares.free as f64 * weight / nodes;
+        let guided = share / shares.factor;
+        // The manager's merge of its result takes a core as well.
+        let cost_seconds = self.cost_seconds.unwrap_or(0.0) + shares.merge_seconds;
+        let cost = cost_seconds * rate * weight / nodes;
         let wished = match self.probe {
             Probe::Level(level) => guided.min((1_u64 << level) as f64),
-            Probe::Settled => guided,
+            Probe::Settled => guided.max((cost / LEASE_SHARE).min(share / 2.0)),
         };
-        let unit_bytes = shares.unit_bytes.max(1);
-        let rate = shares.rate * nodes / shares.known.max(1) as f64;
-        let giving_seconds = shares.lease_cost.as_secs_f64() / MANAGER_SHARE;
-        let lease_seconds = giving_seconds.max(shares.merge_seconds / MERGE_SHARE);
-        let floor = lease_seconds * rate / unit_bytes as f64;
+        let wished = wished.max((SHORTEST * cost).min(share));
+        let giving = shares.lease_cost.as_secs_f64() / MANAGER_SHARE * rate;
+        let giving = giving.min((share / 2.0).max(giving / TAIL));
+        let floor = giving.max(shares.merge_seconds / MERGE_SHARE * rate);
         let ceiling = shares.lease_bytes_max / unit_bytes;
         level_of((wished.max(floor) as u64).min(ceiling))
     }
@@ -167,6 +193,15 @@ mod tests {
     }
 
     #[test]
+    fn leases_that_had_to_be_longer_are_tries_too() {
+        let mut pace = Pace::default();
+        pace.measured(3, 8000, Duration::from_millis(8));
+        assert!(matches!(pace.probe, Probe::Level(4)));
+        pace.measured(5, 32_000, Duration::from_millis(32));
+        assert!(matches!(pace.probe, Probe::Settled));
+    }
+
+    #[test]
     fn a_slow_node_gets_less() {
         let pace = probed();
         let rate = pace.rate().unwrap();
@@ -175,12 +210,30 @@ mod tests {
     }
 
     #[test]
+    fn what_a_lease_costs_makes_it_longer() {
+        let pace = probed();
+        let cost = pace.cost_seconds.unwrap();
+        assert!((0.0009..0.0011).contains(&cost), "{cost}");
+        // 1 ms is 2% of 50 ms, or 5000 units at 1e8 bytes per second.
+        let shares = Shares { known: 4, rate: 4e8, ..SHARES };
+        assert_eq!(pace.level(&Shares { free: 1 << 16, ..shares }), level_of(5000));
+        // Half of what there is for each node.
+        assert_eq!(pace.level(&Shares { free: 20_000, ..shares }), 11);
+        // 400 units take four times what a lease costs.
+        assert_eq!(pace.level(&Shares { free: 2000, ..shares }), 8);
+        assert_eq!(pace.level(&Shares { free: 20, ..shares }), 2);
+    }
+
+    #[test]
     fn no_lease_is_too_short_for_the_manager_or_too_long_for_a_buffer() {
         let pace = probed();
         // 4e8 bytes per second are 4e5 units; of 1 ms per lease 2% is a lease each 50 ms.
         let lease_cost = Duration::from_millis(1);
-        let shares = Shares { free: 9, lease_cost, known: 4, rate: 4e8, ..SHARES };
+        let shares = Shares { free: 1 << 18, lease_cost, known: 4, rate: 4e8, ..SHARES };
         assert_eq!(pace.level(&shares), level_of(20_000));
+        // At the end an eighth.
+        let shares = Shares { free: 9, ..shares };
+        assert_eq!(pace.level(&shares), level_of(2500));
         let merges = Shares { merge_seconds: 0.1, ..shares };
         assert_eq!(pace.level(&merges), level_of(80_000));
         assert_eq!(pace.level(&Shares { lease_bytes_max: 70_000, ..shares }), level_of(70));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::NodeId;
-use crate::tree::{Span, Tree};
+use crate::tree::{Span, Tree, parent};
 
 /// What befell a span before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Pool {
             });
             return Some((span, Some(tries)));
         }
-        // Of siblings cut off earlier there is one per level, so few are looked at.
+        // Of siblings cut off earlier there is one per level, beside what is done already, so few are looked at.
         let fits = self.fresh.iter().find(|(_, of)| **of >= level);
         let largest = || self.fresh.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
         let (&first, &level_of) = fits.or_else(largest)?;
@@ -101,6 +101,37 @@ impl Pool {
         }
         self.units -= self.tree.units(span);
         span
+    }
+
+    /// Takes these spans, if all of them were never given.
+    pub(crate) fn take_done(&mut self, spans: &[Span]) -> bool {
+        let before = (self.fresh.clone(), self.units);
+        let taken = spans.iter().all(|span| self.take_one_done(*span));
+        if !taken {
+            (self.fresh, self.units) = before;
+        }
+        taken
+    }
+
+    fn take_one_done(&mut self, span: Span) -> bool {
+        let mut over = span;
+        while self.fresh.get(&over.first) != Some(&over.level) {
+            if over.level >= self.tree.levels() {
+                return false;
+            }
+            over = parent(over);
+        }
+        self.fresh.remove(&over.first);
+        while over.level > span.level
+            && let Some((left, right)) = self.tree.halves(over)
+        {
+            let is_left = right.is_none_or(|right| span.first < right.first);
+            let (with, without) = if is_left { (Some(left), right) } else { (right, Some(left)) };
+            self.fresh.extend(without.map(|without| (without.first, without.level)));
+            over = with.unwrap_or(left);
+        }
+        self.units -= self.tree.units(span);
+        true
     }
 
     /// Puts the halves of what was taken back.
@@ -152,6 +183,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Take(u8),
+        Done(u64),
         PutBack(usize),
         Failed(usize, u64),
     }
@@ -159,6 +191,7 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             4 => (0_u8..8).prop_map(Step::Take),
+            1 => any::<u64>().prop_map(Step::Done),
             1 => any::<usize>().prop_map(Step::PutBack),
             1 => any::<(usize, u64)>().prop_map(|(which, unit)| Step::Failed(which, unit)),
         ]
@@ -171,13 +204,32 @@ mod tests {
             steps in prop::collection::vec(step(), 0..200),
         ) {
             let tree = Tree::new(units).unwrap();
-            let (mut pool, mut out) = (Pool::new(tree), Vec::new());
+            let (mut pool, mut out, mut recorded) = (Pool::new(tree), Vec::new(), 0);
             for step in steps {
                 match step {
                     Step::Take(level) => {
                         let taken = pool.take(level, |_| true);
                         prop_assert!(taken.as_ref().is_none_or(|(span, _)| span.level <= level));
                         out.extend(taken);
+                    }
+                    Step::Done(at) if units > 0 => {
+                        let first = at % units;
+                        let range = first..(first + 1 + at / 7 % 9).min(units);
+                        let is_free = |unit: u64| {
+                            let has = |(first, level): (&u64, &u8)| {
+                                let of = Span { first: *first, level: *level };
+                                (*first..*first + tree.units(of)).contains(&unit)
+                            };
+                            pool.fresh.iter().any(has)
+                        };
+                        let all = range.clone().all(is_free);
+                        let spans = tree.cover(&range).unwrap();
+                        let done = pool.take_done(&spans);
+                        prop_assert_eq!(done, all);
+                        if done {
+                            recorded += spans.len();
+                            out.extend(spans.into_iter().map(|span| (span, None)));
+                        }
                     }
                     Step::PutBack(which) if !out.is_empty() => {
                         let (span, tries) = out.swap_remove(which % out.len());
@@ -205,7 +257,8 @@ mod tests {
                     next += units;
                 }
                 prop_assert_eq!(next, units);
-                prop_assert!(pool.fresh.len() <= 2 * usize::from(tree.levels()) + 1);
+                let levels = usize::from(tree.levels());
+                prop_assert!(pool.fresh.len() <= (2 + recorded) * levels + 1);
             }
         }
     }

@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use crate::{Hello, PROTOCOL, Refusal};
+use crate::{Hello, JobId, PROTOCOL, Refusal};
 
 /// Limits and times of a manager.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The build and kernels that nodes must have.
+    /// The build that nodes must have.
     pub build: String,
-    /// As [`Hello::kernels`].
-    pub kernels: u64,
     /// A node that was not heard of for so long is lost.
     pub deadline: Duration,
-    /// A job fails after so long without a node that asks for work.
+    /// A job fails after so long without a node that asks for work and can hold a unit.
     pub join_wait: Duration,
     /// A lease that is out for so long goes to a second node even while others are to be given.
     pub overdue: Duration,
@@ -48,10 +46,8 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let Hello { build, kernels, .. } = Hello::default();
         Self {
-            build,
-            kernels,
+            build: Hello::default().build,
             deadline: Duration::from_secs(10),
             join_wait: Duration::from_secs(60),
             overdue: Duration::from_secs(60),
@@ -72,17 +68,19 @@ impl Default for Config {
 }
 
 impl Config {
+    /// How often a node is to be heard of.
+    pub(crate) fn heartbeat(&self) -> Duration {
+        self.deadline / 4
+    }
+
     /// Whether a node can work here.
     pub(crate) fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
-        let Hello { protocol, build, kernels, buffers, buffer_bytes } = hello;
+        let Hello { protocol, build, buffers, buffer_bytes } = hello;
         if *protocol != PROTOCOL {
             return Err(Refusal::Protocol { ours: PROTOCOL, theirs: *protocol });
         }
         if *build != self.build {
             return Err(Refusal::Build { ours: self.build.clone(), theirs: build.clone() });
-        }
-        if *kernels != self.kernels {
-            return Err(Refusal::Kernels { ours: self.kernels, theirs: *kernels });
         }
         if *buffers == 0 || *buffer_bytes == 0 {
             return Err(Refusal::Buffers { buffers: *buffers, buffer_bytes: *buffer_bytes });
@@ -105,14 +103,23 @@ pub enum JobError {
     )]
     Lost { first: u64, units: u64, losses: u32 },
     /// Nobody is there.
-    #[error("no node asked for work in {} s: start compute nodes, then the job again", .waited.as_secs())]
-    NoNodes { waited: Duration },
+    #[error(
+        "no node with a buffer for a unit asked for work in {} s{}: start compute nodes, then the job again", .waited.as_secs(),
+        .said.as_ref().map(|why| format!(", and the last that left said: {why}")).unwrap_or_default()
+    )]
+    NoNodes { waited: Duration, said: Option<String> },
     /// Two results do not go together.
     #[error("two results cannot be merged: {what}")]
     Merge { what: String },
+    /// All units were computed, but what came of them is no result of this job.
+    #[error("the result cannot be read: {what}")]
+    Result { what: String },
     /// As was asked for.
     #[error("the job was aborted")]
     Aborted,
+    /// Two jobs of one number; the first goes on.
+    #[error("there is a job {} already, which goes on: give each a number of its own", .job.0)]
+    Number { job: JobId },
     /// More than can be counted.
     #[error("{units} units are more than 2^62: make them longer")]
     Units { units: u64 },

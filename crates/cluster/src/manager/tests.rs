@@ -1,3 +1,6 @@
+mod hostile;
+mod leaving;
+
 use super::*;
 use crate::{Hello, Lease, PROTOCOL, Refusal};
 
@@ -10,19 +13,27 @@ const UNITS: JobSpec =
 struct Bench {
     manager: Manager<String>,
     now: Duration,
+    /// When it wants a tick.
+    due: Option<Duration>,
 }
 
 type Did = Vec<Action<String>>;
 
 impl Bench {
     fn new(config: Config) -> Self {
-        Self { manager: Manager::new(config), now: Duration::ZERO }
+        Self { manager: Manager::new(config), now: Duration::ZERO, due: None }
     }
 
     fn on(&mut self, event: Event<String>) -> Did {
         let mut actions = Vec::new();
         self.manager.on(self.now, event, &mut actions);
-        actions.retain(|action| !matches!(action, Action::SetTimer(_)));
+        actions.retain(|action| match action {
+            Action::SetTimer(at) => {
+                self.due = Some(*at);
+                false
+            }
+            _ => true,
+        });
         actions
     }
 
@@ -55,8 +66,18 @@ impl Bench {
     }
 
     fn passes(&mut self, time: Duration) -> Did {
-        self.now += time;
-        self.on(Event::Tick)
+        let (until, mut did) = (self.now + time, Vec::new());
+        while let Some(due) = self.due.take_if(|due| *due <= until) {
+            self.now = self.now.max(due);
+            did.extend(self.on(Event::Tick));
+        }
+        self.now = until;
+        did
+    }
+
+    fn beats(&mut self, node: u32, epoch: Epoch) -> Did {
+        let did = self.says(node, ToManager::Alive { epoch });
+        did.into_iter().filter(|action| *action != alive(node, epoch)).collect()
     }
 }
 
@@ -72,6 +93,10 @@ fn fenced(node: u32, epoch: Epoch) -> Action<String> {
     Action::Tell(NodeId(node), ToNode::Fenced { epoch })
 }
 
+fn alive(node: u32, epoch: Epoch) -> Action<String> {
+    Action::Tell(NodeId(node), ToNode::Alive { epoch })
+}
+
 fn ranges(leases: &[Lease]) -> Vec<(u64, u64)> {
     leases.iter().map(|lease| (lease.first, lease.units)).collect()
 }
@@ -84,8 +109,8 @@ fn bench() -> Bench {
 
 #[test]
 fn who_does_not_fit_is_told_what_differs() {
-    let mut bench = Bench::new(Config { kernels: 7, nodes_max: 1, ..Config::default() });
-    let fits = Hello { kernels: 7, ..Hello::default() };
+    let mut bench = Bench::new(Config { nodes_max: 1, ..Config::default() });
+    let fits = Hello::default();
     let says = |hello: &Hello, bench: &mut Bench| match &bench
         .says(1, ToManager::Hello(hello.clone()))[..]
     {
@@ -96,13 +121,11 @@ fn who_does_not_fit_is_told_what_differs() {
     assert!(says(&other, &mut bench).contains("protocol 1, this node 2"));
     let other = Hello { build: "x".to_owned(), ..fits.clone() };
     assert!(says(&other, &mut bench).contains("this node x"));
-    let other = Hello { kernels: 8, ..fits.clone() };
-    assert!(says(&other, &mut bench).contains("kernels are 0000000000000007"));
     let other = Hello { buffers: 0, ..fits.clone() };
     assert!(says(&other, &mut bench).contains("0 buffers"));
     bench.says(0, ToManager::Hello(fits.clone()));
     assert_eq!(says(&fits, &mut bench), Refusal::Full { nodes_max: 1 }.to_string());
-    assert_eq!(bench.manager.counters().refused, 5);
+    assert_eq!(bench.manager.counters().refused, 4);
 }
 
 #[test]
@@ -140,28 +163,6 @@ fn what_an_earlier_membership_says_is_none_of_the_new_one() {
 }
 
 #[test]
-fn memberships_that_end_leave_nothing_behind() {
-    let mut bench = Bench::new(Config::default());
-    for _ in 0..100 {
-        let epoch = bench.joins(0);
-        assert_eq!(bench.asks(0, epoch, 2).len(), 0);
-        bench.on(Event::Lost(NodeId(0)));
-    }
-    assert!(bench.manager.waiting.is_empty());
-}
-
-#[test]
-fn a_node_that_leaves_by_its_last_result_leaves_no_pace() {
-    let mut bench = bench();
-    let epoch = bench.joins(0);
-    let lease = bench.asks(0, epoch, 1)[0];
-    bench.says(0, ToManager::Leaving { epoch });
-    bench.returns(0, epoch, lease);
-    assert!(bench.manager.members.is_empty());
-    assert!(bench.manager.jobs.values().all(|job| job.paces.is_empty()));
-}
-
-#[test]
 fn silence_for_the_deadline_is_a_loss_and_a_word_is_not() {
     let mut bench = bench();
     let (talks, silent) = (bench.joins(0), bench.joins(1));
@@ -169,9 +170,35 @@ fn silence_for_the_deadline_is_a_loss_and_a_word_is_not() {
     bench.asks(0, talks, 1);
     bench.asks(1, silent, 1);
     assert_eq!(bench.passes(half), []);
-    assert_eq!(bench.says(0, ToManager::Alive { epoch: talks }), []);
+    assert_eq!(bench.says(0, ToManager::Alive { epoch: talks }), [alive(0, talks)]);
     assert_eq!(bench.passes(half), [fenced(1, silent)]);
     assert_eq!(ranges(&bench.asks(0, talks, 3)), [(4, 2), (6, 2)]);
+}
+
+#[test]
+fn time_that_the_manager_itself_was_stopped_counts_against_nobody() {
+    let mut bench = bench();
+    let (first, second) = (bench.joins(0), bench.joins(1));
+    bench.asks(0, first, 1);
+    bench.asks(1, second, 1);
+    bench.now += 10 * bench.manager.config.deadline;
+    bench.due = None;
+    assert_eq!(bench.on(Event::Tick), []);
+    assert_eq!(bench.beats(0, first), []);
+    let beats = 2 * bench.manager.config.heartbeat();
+    assert_eq!(bench.passes(beats - Duration::from_nanos(1)), []);
+    assert_eq!(bench.passes(Duration::from_nanos(1)), [fenced(1, second)]);
+}
+
+#[test]
+fn a_hello_that_is_said_again_before_its_welcome_is_heard_is_one() {
+    let mut bench = bench();
+    let epoch = bench.joins(0);
+    assert_eq!(bench.joins(0), epoch);
+    bench.asks(0, epoch, 1);
+    // Then it knows nothing of what it had.
+    assert_ne!(bench.joins(0), epoch);
+    assert_eq!(bench.manager.counters().lost, 1);
 }
 
 #[test]
@@ -305,9 +332,13 @@ fn a_kernel_that_hangs_costs_its_node_the_membership() {
     let epoch = bench.joins(0);
     bench.asks(0, epoch, 1);
     let lease_max = bench.manager.config.lease_max;
-    bench.now += lease_max - Duration::from_secs(1);
-    bench.says(0, ToManager::Alive { epoch });
-    assert_eq!(bench.passes(Duration::from_millis(999)), []);
+    let beat = bench.manager.config.heartbeat();
+    while bench.now + beat < lease_max {
+        assert_eq!(bench.beats(0, epoch), []);
+        assert_eq!(bench.passes(beat), []);
+    }
+    let left = lease_max - bench.now - Duration::from_millis(1);
+    assert_eq!(bench.passes(left), []);
     assert_eq!(bench.passes(Duration::from_millis(1)), [fenced(0, epoch)]);
 }
 
@@ -320,7 +351,7 @@ fn a_job_without_nodes_waits_and_then_fails() {
     bench.now += Duration::from_secs(5);
     bench.on(Event::Lost(NodeId(0)));
     assert_eq!(bench.passes(join_wait - Duration::from_nanos(1)), []);
-    let error = JobError::NoNodes { waited: join_wait };
+    let error = JobError::NoNodes { waited: join_wait, said: None };
     let did = bench.passes(Duration::from_nanos(1));
     assert_eq!(did, [Action::Failed { job: JOB, error }]);
 }
@@ -332,10 +363,13 @@ fn a_node_that_joins_but_never_asks_is_none_to_wait_for() {
     let (deadline, join_wait) = (bench.manager.config.deadline, bench.manager.config.join_wait);
     let mut did = Vec::new();
     while did.is_empty() && bench.now < 2 * join_wait {
-        did = bench.says(0, ToManager::Alive { epoch });
+        did = bench.beats(0, epoch);
         did.extend(bench.passes(deadline / 2));
     }
-    assert_eq!(did, [Action::Failed { job: JOB, error: JobError::NoNodes { waited: join_wait } }]);
+    assert_eq!(
+        did,
+        [Action::Failed { job: JOB, error: JobError::NoNodes { waited: join_wait, said: None } }]
+    );
 }
 
 #[test]
@@ -440,6 +474,108 @@ fn a_node_that_fails_at_all_it_gets_is_left_out_while_others_work() {
 }
 
 #[test]
+fn who_was_left_out_gets_work_when_the_others_hang() {
+    let overdue = Duration::from_secs(30);
+    let mut bench = Bench::new(Config {
+        deadline: Duration::from_secs(3600),
+        tries_max: 99,
+        overdue,
+        ..Config::default()
+    });
+    bench.on(Event::Submit(JOB, JobSpec { units: 64, lease_units: Some(8), ..UNITS }));
+    let (hangs, fails) = (bench.joins(0), bench.joins(1));
+    bench.asks(0, hangs, 1);
+    for in_all in 1..=4 {
+        let lease = bench.asks(1, fails, in_all)[0];
+        bench.fails(1, fails, lease, None);
+    }
+    assert_eq!(bench.asks(1, fails, 5), []);
+    bench.now += overdue;
+    let did = bench.says(1, ToManager::Alive { epoch: fails });
+    assert_eq!(leases(&did).len(), 1);
+}
+
+#[test]
+fn a_job_whose_number_is_taken_is_none() {
+    let mut bench = bench();
+    let error = JobError::Number { job: JOB };
+    assert_eq!(bench.on(Event::Submit(JOB, UNITS)), [Action::Failed { job: JOB, error }]);
+    let epoch = bench.joins(0);
+    assert_eq!(ranges(&bench.asks(0, epoch, 2)), [(0, 4), (4, 4)]);
+}
+
+#[test]
+fn a_node_with_no_room_for_a_unit_gets_none_and_is_none_to_wait_for() {
+    let mut bench = Bench::new(Config::default());
+    let Config { join_wait, deadline, .. } = Config::default();
+    bench.on(Event::Submit(JOB, JobSpec { unit_bytes: 100, ..UNITS }));
+    let hello = Hello { buffers: 4, buffer_bytes: 99, ..Hello::default() };
+    bench.says(0, ToManager::Hello(hello));
+    let epoch = bench.manager.members[&NodeId(0)].epoch;
+    assert_eq!(bench.asks(0, epoch, 4), []);
+    let mut failed = Vec::new();
+    for _ in 0..=join_wait.as_secs() / deadline.as_secs() * 2 {
+        bench.says(0, ToManager::Alive { epoch });
+        failed.extend(bench.passes(deadline / 2));
+    }
+    assert_eq!(
+        failed,
+        [Action::Failed { job: JOB, error: JobError::NoNodes { waited: join_wait, said: None } }]
+    );
+}
+
+#[test]
+fn what_counts_is_told_before_and_a_new_manager_goes_on_with_it() {
+    let mut old = bench();
+    let epoch = old.joins(0);
+    let out = old.asks(0, epoch, 1)[0];
+    assert_eq!(old.manager.counts(NodeId(0), epoch, out.id), Some(out));
+    assert_eq!(old.manager.counts(NodeId(1), epoch, out.id), None);
+    assert_eq!(old.manager.counts(NodeId(0), Epoch(99), out.id), None);
+    old.returns(0, epoch, out);
+    assert_eq!(old.manager.counts(NodeId(0), epoch, out.id), None, "it was returned");
+
+    let mut new = Bench::new(Config { serial: 1000, ..Config::default() });
+    new.on(Event::Submit(JOB, UNITS));
+    let recorded = |units: Range<u64>| recorded(vec![units]);
+    assert_eq!(new.on(recorded(0..4)), []);
+    let dropped = [Action::Drop("old".to_owned())];
+    for units in [0..4, 2..4, 0..8, 5..7, 4..4, u64::MAX..u64::MAX, 8..12] {
+        assert_eq!(new.on(recorded(units.clone())), dropped, "{units:?}");
+    }
+    let did = new.returns(0, epoch, out);
+    assert_eq!(did[0], fenced(0, epoch), "its nodes are those of the one before");
+    let epoch = new.joins(0);
+    let rest = new.asks(0, epoch, 4);
+    assert_eq!(ranges(&rest), [(4, 4)]);
+    let did = new.returns(0, epoch, rest[0]);
+    let [Action::Merge { into, from, .. }] = &did[..] else { panic!("{did:?}") };
+    assert_eq!((into.as_str(), from.as_str()), ("old", "4+4"));
+}
+
+fn recorded(units: Vec<Range<u64>>) -> Event<String> {
+    Event::Recorded { job: JOB, units, result: "old".to_owned() }
+}
+
+#[test]
+fn what_was_merged_in_any_order_is_gone_on_with() {
+    let mut bench = Bench::new(Config::default());
+    bench.on(Event::Submit(JOB, JobSpec { merging: Merging::AnyOrder, ..UNITS }));
+    let dropped = [Action::Drop("old".to_owned())];
+    assert_eq!(bench.on(recorded(vec![1..2, 6..9])), dropped, "there are eight");
+    assert_eq!(bench.on(recorded(vec![1..2, 1..2])), dropped, "twice");
+    assert_eq!(bench.on(recorded(vec![])), dropped);
+    assert_eq!(bench.on(recorded(vec![1..2, 3..7])), []);
+    assert_eq!(bench.on(recorded(vec![7..8, 0..2])), dropped, "one is done");
+    let epoch = bench.joins(0);
+    let rest: Vec<_> = (1..9).flat_map(|asked| bench.asks(0, epoch, asked)).collect();
+    let mut left: Vec<_> = rest.iter().flat_map(|of| of.first..of.first + of.units).collect();
+    left.sort_unstable();
+    assert_eq!(left, [0, 2, 7]);
+    assert_eq!(bench.manager.results().collect::<Vec<_>>(), [(JOB, &"old".to_owned())]);
+}
+
+#[test]
 fn no_lease_is_given_while_merges_lag_behind() {
     let mut bench = Bench::new(Config { backlog_max: 2, ..Config::default() });
     bench.on(Event::Submit(JOB, JobSpec { units: 100, lease_units: Some(1), ..UNITS }));
@@ -459,96 +595,4 @@ fn no_lease_is_given_while_merges_lag_behind() {
     assert_eq!(waiting, 3);
     let did = bench.on(Event::Merged(merge.unwrap(), Ok(String::new())));
     assert!(matches!(did[0], Action::Merge { .. }), "{did:?}");
-}
-
-mod hostile {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn small() -> impl Strategy<Value = u64> {
-        prop_oneof![8 => 0_u64..8, 3 => 0_u64..60, 1 => any::<u64>()]
-    }
-
-    fn message() -> impl Strategy<Value = ToManager<u8>> {
-        let epoch = || small().prop_map(Epoch);
-        let lease = || small().prop_map(LeaseId);
-        let failure = (prop::option::of(small()), prop::option::of(small()))
-            .prop_map(|(unit, offset)| Failure { unit, offset, what: String::new() });
-        let hello = (0_u32..4, small()).prop_map(|(buffers, buffer_bytes)| {
-            ToManager::Hello(Hello { buffers, buffer_bytes, ..Hello::default() })
-        });
-        prop_oneof![
-            2 => hello,
-            4 => (epoch(), small()).prop_map(|(epoch, in_all)| ToManager::Ask { epoch, in_all }),
-            6 => (epoch(), lease())
-                .prop_map(|(epoch, lease)| ToManager::Result { epoch, lease, result: 0 }),
-            2 => (epoch(), lease(), failure)
-                .prop_map(|(epoch, lease, failure)| ToManager::Failed { epoch, lease, failure }),
-            1 => epoch().prop_map(|epoch| ToManager::Alive { epoch }),
-            1 => epoch().prop_map(|epoch| ToManager::Leaving { epoch }),
-        ]
-    }
-
-    fn spec() -> impl Strategy<Value = JobSpec> {
-        let merging =
-            prop_oneof![Just(Merging::AlongTree), Just(Merging::AnyOrder), Just(Merging::Nothing)];
-        (small(), small(), merging, prop::option::of(small())).prop_map(
-            |(units, unit_bytes, merging, lease_units)| JobSpec {
-                units,
-                unit_bytes,
-                merging,
-                lease_units,
-            },
-        )
-    }
-
-    fn event() -> impl Strategy<Value = Event<u8>> {
-        let node = || (0_u32..3).prop_map(NodeId);
-        let job = || (0_u64..3).prop_map(JobId);
-        prop_oneof![
-            40 => (node(), message()).prop_map(|(node, message)| Event::From(node, message)),
-            1 => node().prop_map(Event::Lost),
-            4 => (small(), any::<bool>()).prop_map(|(id, fine)| {
-                Event::Merged(MergeId(id), if fine { Ok(0) } else { Err(String::new()) })
-            }),
-            1 => Just(Event::Tick),
-            3 => (job(), spec()).prop_map(|(job, spec)| Event::Submit(job, spec)),
-            1 => job().prop_map(Event::Abort),
-        ]
-    }
-
-    proptest! {
-        /// Whatever comes in, each result goes one way: merged, dropped, or the job's.
-        #[test]
-        fn no_result_is_lost_or_made(
-            events in prop::collection::vec((event(), 0_u64..5000), 0..150),
-            backlog_max in 0_usize..4,
-        ) {
-            let config = Config { backlog_max, losses_max: 3, ..Config::default() };
-            let mut manager = Manager::new(config);
-            let (mut came, mut went, mut now) = (0, 0, Duration::ZERO);
-            for (event, passes) in events {
-                now += Duration::from_millis(passes);
-                came += usize::from(matches!(
-                    event,
-                    Event::From(_, ToManager::Result { .. }) | Event::Merged(_, Ok(_))
-                ));
-                let mut actions = Vec::new();
-                manager.on(now, event, &mut actions);
-                for action in actions {
-                    went += match action {
-                        Action::Merge { .. } => 2,
-                        Action::Drop(_) | Action::Finished { result: Some(_), .. } => 1,
-                        _ => 0,
-                    };
-                }
-                let waiting: usize = manager.progress().map(|of| of.results_waiting).sum();
-                prop_assert_eq!(came, went + waiting);
-                for member in manager.members.values() {
-                    prop_assert!(member.leases.len() <= 3);
-                }
-            }
-        }
-    }
 }

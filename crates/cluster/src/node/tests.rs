@@ -139,11 +139,52 @@ fn a_new_welcome_ends_what_was() {
 #[test]
 fn who_computes_long_is_heard_of() {
     let mut bench = Bench::joined(1);
+    bench.gets(1);
     bench.now = BEAT - Duration::from_nanos(1);
     assert_eq!(bench.on(Event::Tick), []);
     bench.now = BEAT;
     assert_eq!(bench.on(Event::Tick), [Action::Say(ToManager::Alive { epoch: Epoch(1) })]);
     assert_eq!(bench.on(Event::Tick), []);
+}
+
+/// How often it says that, at each tick, until it leaves.
+fn unheard(bench: &mut Bench, says: impl Fn() -> Did) -> usize {
+    for times in 0.. {
+        bench.now += BEAT;
+        let did = bench.on(Event::Tick);
+        if did == [Action::Left(Left::Lost)] {
+            return times;
+        }
+        assert_eq!(did, says());
+    }
+    unreachable!()
+}
+
+#[test]
+fn who_hears_nothing_says_again_what_may_be_lost_and_leaves() {
+    let mut bench = Bench::joined(1);
+    bench.node.patience = 5 * BEAT;
+    let says = || vec![ask(1, 1), Action::Say(ToManager::Alive { epoch: Epoch(1) })];
+    bench.now = BEAT;
+    assert_eq!(bench.on(Event::Tick), says());
+    assert_eq!(bench.told(ToNode::Alive { epoch: Epoch(1) }), []);
+    assert_eq!(unheard(&mut bench, says), 5);
+    assert_eq!(bench.on(Event::Tick), []);
+    // Nobody has ever answered.
+    let hello = Hello { buffers: 1, ..Hello::default() };
+    bench.node = Node::new(hello.clone()).patience(5 * BEAT);
+    bench.now = Duration::ZERO;
+    bench.on(Event::Start);
+    let says = || vec![Action::Say(ToManager::Hello(hello.clone()))];
+    assert_eq!(unheard(&mut bench, says), 10);
+}
+
+#[test]
+fn time_that_the_node_itself_was_stopped_is_no_silence() {
+    let mut bench = Bench::joined(1);
+    bench.now = 100 * PATIENCE;
+    let did = bench.on(Event::Tick);
+    assert_eq!(did.last(), Some(&Action::Say(ToManager::Alive { epoch: Epoch(1) })));
 }
 
 #[test]
@@ -201,6 +242,7 @@ mod hostile {
             3 => (epoch(), id()).prop_map(|(epoch, lease)| ToNode::Withdraw { epoch, lease }),
             1 => epoch().prop_map(|epoch| ToNode::Fenced { epoch }),
             1 => epoch().prop_map(|epoch| ToNode::Dismissed { epoch }),
+            1 => epoch().prop_map(|epoch| ToNode::Alive { epoch }),
         ]
     }
 
@@ -217,11 +259,37 @@ mod hostile {
             4 => id().prop_map(Event::Stopped),
             1 => Just(()).prop_map(|()| Event::Leave),
             1 => Just(()).prop_map(|()| Event::Lost),
+            1 => Just(()).prop_map(|()| Event::Garbled),
             1 => Just(()).prop_map(|()| Event::Tick),
         ]
     }
 
     proptest! {
+        /// So no two that accelerators have can have a unit in common, whatever it is told.
+        #[test]
+        fn one_lease_is_computed_at_a_time(events in prop::collection::vec(event(), 0..150)) {
+            let mut node = Node::new(Hello { buffers: 3, ..Hello::default() });
+            let mut computing = None;
+            for event in events {
+                let ended = match event {
+                    Event::Computed(id, _) | Event::Failed(id, _) | Event::Stopped(id) => Some(id),
+                    Event::Sent(id) if Some(id) == computing => continue,
+                    _ => None,
+                };
+                // Accelerators tell of what they have, or let go of what they never got.
+                if ended.is_some() && ended == computing {
+                    computing = None;
+                }
+                let mut actions = Vec::new();
+                node.on(Duration::ZERO, event, &mut actions);
+                for action in actions {
+                    if let Action::Compute(lease) = action {
+                        prop_assert_eq!(computing.replace(lease.id), None);
+                    }
+                }
+            }
+        }
+
         /// Whatever it is told, it has no more leases than buffers, asks for no
         /// more than that, and each result it is given is said or dropped.
         #[test]

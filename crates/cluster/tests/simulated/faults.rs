@@ -6,20 +6,11 @@ use std::time::Duration;
 use cellway_cluster::manager::{Config, Event};
 use cellway_cluster::{JobError, JobId, JobSpec, Merging};
 
-use crate::found::Random;
-use crate::host::Host;
-use crate::world::{MS, Settings, What, World};
+use cellway_cluster::simulated::found::Random;
+use cellway_cluster::simulated::host::Host;
+use cellway_cluster::simulated::world::{MS, Settings, What, World};
 
-/// Says which seed failed.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("CELLWAY_SEED={} runs this one alone", self.0);
-        }
-    }
-}
+use crate::Seed;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect("a number"))
@@ -158,10 +149,10 @@ fn check(world: &World, id: JobId, survivor: bool) {
             let forever = job.failing.iter().find(|(_, left)| **left == u32::MAX);
             assert_eq!(forever, None, "{id:?} ended though a unit fails");
             let expected = world.expected(id);
-            let whole = |found: &crate::found::Found| (found.units, found.sum);
+            let whole = |found: &cellway_cluster::simulated::found::Found| (found.units, found.sum);
             assert_eq!(found.as_ref().map(whole), expected.as_ref().map(whole), "{id:?}");
             if job.spec.merging == Merging::AlongTree {
-                let bits = |found: &crate::found::Found| found.float.to_bits();
+                let bits = |found: &cellway_cluster::simulated::found::Found| found.float.to_bits();
                 assert_eq!(found.as_ref().map(bits), expected.as_ref().map(bits), "{id:?}");
             }
         }
@@ -209,7 +200,7 @@ fn run(seed: u64, told: &mut BTreeMap<&'static str, u64>) -> u64 {
     let (config, settings) = (config(&mut random), settings(&mut random));
     let hosts = hosts(&mut random);
     let survivor = !random.one_in(4);
-    let mut world = World::new(config, settings, hosts, random.next());
+    let mut world = World::new(config, settings, hosts, random.draw());
     jobs(&mut world);
     faults(&mut world, survivor);
     world.survivor = survivor;

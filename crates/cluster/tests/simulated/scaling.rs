@@ -3,8 +3,8 @@
 use cellway_cluster::manager::{Config, Event};
 use cellway_cluster::{JobId, JobSpec, Merging};
 
-use crate::host::Host;
-use crate::world::{MS, Settings, What, World};
+use cellway_cluster::simulated::host::Host;
+use cellway_cluster::simulated::world::{MS, Settings, What, World};
 
 const MIB: u64 = 1 << 20;
 
@@ -16,10 +16,21 @@ fn seconds(ns_per_unit: &[u64], units: u64, settings: Settings) -> f64 {
 /// How long a job takes, in seconds, and the most results that waited to be
 /// merged; its result is right.
 fn run(ns_per_unit: &[u64], units: u64, settings: Settings, config: Config) -> (f64, usize) {
+    run_with(ns_per_unit, units, None, settings, config)
+}
+
+/// The same with leases of so many units.
+fn run_with(
+    ns_per_unit: &[u64],
+    units: u64,
+    lease_units: Option<u64>,
+    settings: Settings,
+    config: Config,
+) -> (f64, usize) {
     let hosts: Vec<_> = ns_per_unit.iter().map(|ns| Host::new(*ns, 2)).collect();
     let mut world = World::new(config, settings, hosts, 1);
     (0..ns_per_unit.len()).for_each(|at| world.at(0, What::Start(at)));
-    let spec = JobSpec { units, unit_bytes: MIB, merging: Merging::AlongTree, lease_units: None };
+    let spec = JobSpec { units, unit_bytes: MIB, merging: Merging::AlongTree, lease_units };
     world.job(MS, 1, spec);
     world.at(2 * MS, What::Manager(Event::Drain));
     world.run(10_000_000);
@@ -85,4 +96,28 @@ fn four_hundred_nodes_are_used() {
     let ideal = 100_000.0 * 0.01 / 400.0;
     println!("400 nodes: {:.3} of the ideal time", took / ideal);
     assert!(took <= 1.1 * ideal, "{took} s, ideal {ideal} s");
+}
+
+#[test]
+fn measured_leases_are_as_good_as_the_best_length() {
+    // What a lease costs its node, and what a merge takes: from sums to tables of words.
+    for (lease_ns, merge_ns) in [(MS / 50, MS / 50), (MS, MS), (6 * MS, 4 * MS)] {
+        for nodes in [2, 8] {
+            let settings = Settings { lease_ns, merge_ns, ..Settings::default() };
+            let took = |lease_units| {
+                let (settings, config) = (settings.clone(), Config::default());
+                run_with(&vec![6 * MS; nodes], 512 * nodes as u64, lease_units, settings, config).0
+            };
+            let lengths = (0..=6).map(|level| 1 << level);
+            let (best, units) = lengths
+                .map(|units| (took(Some(units)), units))
+                .fold((f64::MAX, 0), |one, other| if other.0 < one.0 { other } else { one });
+            let ratio = took(None) / best;
+            println!(
+                "a lease {lease_ns} ns, a merge {merge_ns} ns, {nodes} nodes: best {units} units, {best:.3} s; \
+                 measured {ratio:.3} of that"
+            );
+            assert!(ratio <= 1.05, "{ratio}");
+        }
+    }
 }

@@ -3,36 +3,36 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cellway_cluster::node::{Action, Event};
-use cellway_cluster::{Failure, Hello, Lease, LeaseId, Node, ToManager, ToNode};
+use crate::node::{Action, Event};
+use crate::{Failure, Hello, Lease, LeaseId, Node, ToManager, ToNode};
 
-use crate::found::Found;
-use crate::world::{MS, What, World};
+use super::found::Found;
+use super::world::{MS, What, World};
 
-pub(crate) struct Host {
-    pub(crate) node: Node,
-    pub(crate) buffers: u32,
+pub struct Host {
+    pub node: Node,
+    pub buffers: u32,
     /// Processes that ran on it; what was meant for another is not for this one.
-    pub(crate) process: u32,
-    pub(crate) is_alive: bool,
-    pub(crate) is_paused: bool,
+    pub process: u32,
+    pub is_alive: bool,
+    pub is_paused: bool,
     /// What came while it was paused.
     held: Vec<What>,
-    pub(crate) ns_per_unit: u64,
+    pub ns_per_unit: u64,
     /// Leases with something under way that will end by itself.
     under_way: BTreeMap<LeaseId, Lease>,
     computing: Option<LeaseId>,
     /// What it computes next does not end; then, whether it does now.
-    pub(crate) will_hang: bool,
-    pub(crate) hangs: bool,
+    pub will_hang: bool,
+    pub hangs: bool,
     timer: u64,
     /// When the last message in each direction arrives: they do not overtake one another.
-    pub(crate) to_node_at: u64,
-    pub(crate) to_manager_at: u64,
+    pub to_node_at: u64,
+    pub to_manager_at: u64,
 }
 
 impl Host {
-    pub(crate) fn new(ns_per_unit: u64, buffers: u32) -> Self {
+    pub fn new(ns_per_unit: u64, buffers: u32) -> Self {
         Self {
             node: Node::new(Hello { buffers, ..Hello::default() }),
             buffers,
@@ -54,7 +54,7 @@ impl Host {
 
 impl World {
     /// A new process, which joins.
-    pub(crate) fn start(&mut self, at: usize) {
+    pub fn start(&mut self, at: usize) {
         let old = &mut self.hosts[at];
         if old.is_alive {
             return;
@@ -67,26 +67,29 @@ impl World {
         self.node(at, Event::Start);
     }
 
-    pub(crate) fn kill(&mut self, at: usize) {
+    pub fn kill(&mut self, at: usize) {
         self.hosts[at].is_alive = false;
         self.hosts[at].is_paused = false;
         self.hosts[at].held.clear();
     }
 
-    pub(crate) fn leave(&mut self, at: usize) {
+    pub fn leave(&mut self, at: usize) {
         let (process, leave) = (self.hosts[at].process, Driven::Event(Event::Leave));
         self.of_host(What::Driver(at, process, leave));
     }
 
-    pub(crate) fn resume(&mut self, at: usize) {
+    pub fn resume(&mut self, at: usize) {
         self.hosts[at].is_paused = false;
-        for what in std::mem::take(&mut self.hosts[at].held) {
+        let mut held = std::mem::take(&mut self.hosts[at].held);
+        // Its timers ring when it has heard what came before.
+        held.sort_by_key(|what| matches!(what, What::Driver(.., Driven::Timer(_))));
+        for what in held {
             self.after(0, what);
         }
     }
 
     /// Something for a process; kept if it is paused, lost if it is no more.
-    pub(crate) fn of_host(&mut self, what: What) {
+    pub fn of_host(&mut self, what: What) {
         let (What::ToNode(at, process, _) | What::Driver(at, process, _)) = &what else {
             panic!("of no host")
         };
@@ -215,8 +218,8 @@ impl World {
     }
 
     /// Messages that a node must not believe.
-    pub(crate) fn stray_to_node(&mut self, at: usize) {
-        use cellway_cluster::{Epoch, JobId};
+    pub fn stray_to_node(&mut self, at: usize) {
+        use crate::{Epoch, JobId};
         let epoch = Epoch((1 << 40) + self.random.below(10));
         let id = LeaseId(self.random.below(100));
         let lease = Lease { id, job: JobId(1), first: 0, units: 1 };
@@ -232,7 +235,7 @@ impl World {
 
 /// What a node's driver has under way.
 #[derive(Debug)]
-pub(crate) enum Driven {
+pub enum Driven {
     Timer(u64),
     Fetched(LeaseId),
     Computed(LeaseId),

@@ -4,33 +4,33 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use cellway_cluster::manager::{Action, Config, Event, MergeId};
-use cellway_cluster::{
+use crate::manager::{Action, Config, Event, MergeId};
+use crate::{
     Epoch, JobError, JobId, JobSpec, Lease, LeaseId, Manager, Merging, NodeId, ToManager, ToNode,
 };
 
-use crate::found::{Found, Live, Random};
-use crate::host::{Driven, Host};
+use super::found::{Found, Live, Random};
+use super::host::{Driven, Host};
 
-pub(crate) const MS: u64 = 1_000_000;
+pub const MS: u64 = 1_000_000;
 
 /// The manager's link, and what else takes time.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) latency_ns: u64,
+pub struct Settings {
+    pub latency_ns: u64,
     /// At most so much more, by message.
-    pub(crate) jitter_ns: u64,
-    pub(crate) bytes_per_second: u64,
+    pub jitter_ns: u64,
+    pub bytes_per_second: u64,
     /// Of the manager's time.
-    pub(crate) message_ns: u64,
+    pub message_ns: u64,
     /// Whether leases bring their bytes.
-    pub(crate) ships: bool,
-    pub(crate) fetch_ns: u64,
+    pub ships: bool,
+    pub fetch_ns: u64,
     /// Of a node's time, beside its units.
-    pub(crate) lease_ns: u64,
-    pub(crate) merge_ns: u64,
+    pub lease_ns: u64,
+    pub merge_ns: u64,
     /// One message in so many comes twice; 0: none.
-    pub(crate) twice: u64,
+    pub twice: u64,
 }
 
 impl Default for Settings {
@@ -51,7 +51,7 @@ impl Default for Settings {
 
 /// What will happen.
 #[derive(Debug)]
-pub(crate) enum What {
+pub enum What {
     ToManager(NodeId, ToManager<Found>),
     ToNode(usize, u32, ToNode),
     Driver(usize, u32, Driven),
@@ -90,44 +90,46 @@ impl Ord for Due {
     }
 }
 
-pub(crate) struct JobState {
-    pub(crate) spec: JobSpec,
+pub struct JobState {
+    pub spec: JobSpec,
     /// Units that fail, and how often yet.
-    pub(crate) failing: BTreeMap<u64, u32>,
-    pub(crate) failures_named: bool,
+    pub failing: BTreeMap<u64, u32>,
+    pub failures_named: bool,
     /// A unit that ends its process.
-    pub(crate) killer: Option<u64>,
-    pub(crate) holes_max: usize,
-    pub(crate) waiting_max: usize,
-    pub(crate) ended: Option<(u64, Result<Option<Found>, JobError>)>,
+    pub killer: Option<u64>,
+    pub holes_max: usize,
+    pub waiting_max: usize,
+    pub ended: Option<(u64, Result<Option<Found>, JobError>)>,
 }
 
-pub(crate) struct World {
-    pub(crate) settings: Settings,
-    pub(crate) config: Config,
-    pub(crate) now: u64,
+pub struct World {
+    pub settings: Settings,
+    pub config: Config,
+    pub now: u64,
     serial: u64,
     due: BinaryHeap<Due>,
-    pub(crate) manager: Manager<Found>,
+    pub manager: Manager<Found>,
     timer: u64,
-    pub(crate) hosts: Vec<Host>,
-    pub(crate) jobs: BTreeMap<JobId, JobState>,
-    pub(crate) random: Random,
-    pub(crate) live: Live,
+    pub hosts: Vec<Host>,
+    pub jobs: BTreeMap<JobId, JobState>,
+    pub random: Random,
+    pub live: Live,
     /// When the link is free, to and from nodes.
     to_nodes_at: u64,
     to_manager_at: u64,
     /// Leases that count.
     out: BTreeMap<LeaseId, (NodeId, Epoch, Lease)>,
     merging: BTreeMap<JobId, usize>,
-    pub(crate) steps: u64,
+    pub steps: u64,
+    /// Sent, in both directions.
+    pub messages: u64,
     /// Faults to come between any two events, but of host 0 if it is to survive.
-    pub(crate) strikes: u64,
-    pub(crate) survivor: bool,
+    pub strikes: u64,
+    pub survivor: bool,
 }
 
 impl World {
-    pub(crate) fn new(config: Config, settings: Settings, hosts: Vec<Host>, seed: u64) -> Self {
+    pub fn new(config: Config, settings: Settings, hosts: Vec<Host>, seed: u64) -> Self {
         Self {
             settings,
             now: 0,
@@ -145,22 +147,23 @@ impl World {
             out: BTreeMap::new(),
             merging: BTreeMap::new(),
             steps: 0,
+            messages: 0,
             strikes: 0,
             survivor: true,
         }
     }
 
-    pub(crate) fn at(&mut self, at: u64, what: What) {
+    pub fn at(&mut self, at: u64, what: What) {
         self.serial += 1;
         self.due.push(Due(at.max(self.now), self.serial, what));
     }
 
-    pub(crate) fn after(&mut self, ns: u64, what: What) {
+    pub fn after(&mut self, ns: u64, what: What) {
         self.at(self.now + ns, what);
     }
 
     /// A job that comes at some time.
-    pub(crate) fn job(&mut self, at: u64, id: u64, spec: JobSpec) -> &mut JobState {
+    pub fn job(&mut self, at: u64, id: u64, spec: JobSpec) -> &mut JobState {
         let id = JobId(id);
         self.at(at, What::Manager(Event::Submit(id, spec)));
         let (failing, failures_named, killer) = (BTreeMap::new(), true, None);
@@ -177,7 +180,7 @@ impl World {
     }
 
     /// Until nothing more will happen.
-    pub(crate) fn run(&mut self, steps_max: u64) {
+    pub fn run(&mut self, steps_max: u64) {
         while let Some(Due(at, _, what)) = self.due.pop() {
             self.now = at;
             self.steps += 1;
@@ -240,18 +243,19 @@ impl World {
         }
     }
 
-    pub(crate) fn kill_and_restart(&mut self, at: usize) {
+    pub fn kill_and_restart(&mut self, at: usize) {
         self.after(0, What::Kill(at));
         self.after(200 * MS, What::Start(at));
     }
 
-    pub(crate) fn kills(&self, lease: Lease) -> bool {
+    pub fn kills(&self, lease: Lease) -> bool {
         let killer = self.jobs.get(&lease.job).and_then(|job| job.killer);
         killer.is_some_and(|unit| (lease.first..lease.first + lease.units).contains(&unit))
     }
 
     /// Sends to the manager; when it has left the node.
-    pub(crate) fn send_to_manager(&mut self, at: usize, message: ToManager<Found>) -> u64 {
+    pub fn send_to_manager(&mut self, at: usize, message: ToManager<Found>) -> u64 {
+        self.messages += 1;
         let left = self.now.max(self.to_manager_at) + self.settings.message_ns + self.ns(100);
         self.to_manager_at = left;
         let host = &mut self.hosts[at];
@@ -272,6 +276,7 @@ impl World {
     }
 
     fn send_to_node(&mut self, node: NodeId, message: ToNode) {
+        self.messages += 1;
         let at = node.0 as usize;
         let shipped = match &message {
             ToNode::Lease { lease, .. } if self.settings.ships => {
@@ -367,7 +372,7 @@ impl World {
                 self.out.retain(|_, of| (of.0, of.1) != (node, *epoch));
             }
             ToNode::Welcome { .. } => self.out.retain(|_, of| of.0 != node),
-            ToNode::Refused(_) => {}
+            ToNode::Refused(_) | ToNode::Alive { .. } => {}
         }
     }
 
@@ -394,8 +399,7 @@ impl World {
         let message = match self.random.below(4) {
             0 => ToManager::Result { epoch, lease, result },
             1 => {
-                let failure =
-                    cellway_cluster::Failure { unit: Some(3), offset: None, what: String::new() };
+                let failure = crate::Failure { unit: Some(3), offset: None, what: String::new() };
                 ToManager::Failed { epoch, lease, failure }
             }
             2 => ToManager::Ask { epoch: Epoch(0), in_all: u64::MAX },
@@ -405,14 +409,14 @@ impl World {
     }
 
     /// What a job without faults comes to.
-    pub(crate) fn expected(&self, id: JobId) -> Option<Found> {
+    pub fn expected(&self, id: JobId) -> Option<Found> {
         let JobSpec { units, merging, .. } = self.jobs[&id].spec;
         let something = units > 0 && merging != Merging::Nothing;
         something.then(|| Found::of_lease(id, 0, units, &Live::first()))
     }
 
     /// Nothing is left of anything.
-    pub(crate) fn check_empty(&mut self) {
+    pub fn check_empty(&mut self) {
         assert!(self.manager.is_drained());
         assert!(self.out.is_empty(), "{:?}", self.out);
         for job in self.jobs.values_mut() {

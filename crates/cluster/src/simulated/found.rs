@@ -4,52 +4,53 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
-use cellway_cluster::{Fold, JobId};
+use crate::JobId;
+use stream::Fold;
 
 /// Splitmix64.
-pub(crate) fn hash(mut x: u64) -> u64 {
+pub fn hash(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-pub(crate) struct Random(pub u64);
+pub struct Random(pub u64);
 
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(1);
         hash(self.0)
     }
 
     /// Below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.draw() % end.max(1)
     }
 
-    pub(crate) fn one_in(&mut self, many: u64) -> bool {
+    pub fn one_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }
 
-    pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }
 }
 
 /// Counts results that exist.
 #[derive(Default, Debug)]
-pub(crate) struct Live(Rc<Cell<i64>>);
+pub struct Live(Rc<Cell<i64>>);
 
 impl Live {
-    pub(crate) fn count(&self) -> i64 {
+    pub fn count(&self) -> i64 {
         self.0.get() - 1
     }
 
-    pub(crate) fn another(&self) -> Self {
+    pub fn another(&self) -> Self {
         self.clone()
     }
 
-    pub(crate) fn first() -> Self {
+    pub fn first() -> Self {
         Self(Rc::new(Cell::new(1)))
     }
 }
@@ -68,12 +69,12 @@ impl Drop for Live {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
-    pub(crate) units: u64,
+pub struct Found {
+    pub units: u64,
     /// Of a hash of each unit.
-    pub(crate) sum: u64,
+    pub sum: u64,
     /// In floating point: it depends on which merges were made, and on their order.
-    pub(crate) float: f64,
+    pub float: f64,
     _live: Live,
 }
 
@@ -85,7 +86,7 @@ impl Found {
     }
 
     /// What a node makes of a lease.
-    pub(crate) fn of_lease(job: JobId, first: u64, units: u64, live: &Live) -> Self {
+    pub fn of_lease(job: JobId, first: u64, units: u64, live: &Live) -> Self {
         let mut fold = Fold::default();
         for unit in first..first + units {
             fold.push(Self::of(job, unit, live), Self::merged).unwrap();
@@ -97,7 +98,7 @@ impl Found {
         Ok(self.merge(later))
     }
 
-    pub(crate) fn merge(self, later: Self) -> Self {
+    pub fn merge(self, later: Self) -> Self {
         Self {
             units: self.units + later.units,
             sum: self.sum.wrapping_add(later.sum),

@@ -1,0 +1,315 @@
+//! What a manager and its nodes decide, carried out: one peer's loop, over any
+//! transport.
+
+mod compute;
+mod fetch;
+mod keep;
+mod manage;
+mod peer;
+mod ship;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::Sender;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use stream::{Pieces, Stats};
+
+use crate::manager::MergeId;
+use crate::node::{Left, PATIENCE};
+use crate::task::{Ended, Part, Task};
+use crate::transport::{Endpoint, TransportError, local};
+use crate::wire::Message;
+use crate::{Counters, Hello, JobError, JobSpec, LeaseId, NodeId, manager};
+use compute::SessionId;
+use manage::Held;
+use peer::Peer;
+pub use ship::Ship;
+
+/// The peer that manages.
+pub const MANAGER: NodeId = NodeId(0);
+
+/// How peers work together.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Of the manager.
+    pub manager: manager::Config,
+    /// What each node says of itself.
+    pub hello: Hello,
+    /// Whether the manager's peer is a node too.
+    pub manager_computes: bool,
+    /// How long the manager waits, when all is done, for nodes that have not said
+    /// hello yet, and every peer for what it sent to leave.
+    pub linger: Duration,
+    /// How long a node waits for a manager that says nothing, before it is welcomed
+    /// too. The manager may start so much later, or be stopped for so long.
+    pub patience: Duration,
+    /// How nodes come by the bytes of their units.
+    pub ship: Ship,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            manager: manager::Config::default(),
+            hello: Hello::default(),
+            manager_computes: true,
+            linger: Duration::from_secs(5),
+            patience: PATIENCE,
+            ship: Ship::default(),
+        }
+    }
+}
+
+/// Results that wait to be merged take no more, if there are not very many nodes.
+const BACKLOG_BYTES: u64 = 64 << 20;
+const BACKLOG_MIN: u64 = 2;
+
+impl Config {
+    /// With so few results waiting that they fit the memory meant for them.
+    fn fit(&self, tasks: &[&dyn Task]) -> Self {
+        let mut config = self.clone();
+        let part_bytes = tasks.iter().map(|task| task.part_bytes()).max().unwrap_or(0).max(1);
+        let room = (BACKLOG_BYTES / part_bytes).max(BACKLOG_MIN);
+        config.manager.backlog_max = config.manager.backlog_max.min(room as usize);
+        if self.ship == Ship::Bytes && tasks.iter().all(|task| task.spec().lease_units.is_none()) {
+            let most = &mut config.manager.lease_bytes_max;
+            *most = ship::LEASE_BYTES_MAX.min(*most);
+        }
+        config
+    }
+
+    /// The most memory in bytes that the manager of so many peers takes for results
+    /// of `task`, besides what its own node takes: two that are merged, those that wait,
+    /// and one for each buffer of a node.
+    #[must_use]
+    pub fn results_bytes(&self, task: &dyn Task, peers: u32) -> u64 {
+        let config = self.fit(&[task]);
+        let buffers = u64::from(peers) * u64::from(config.hello.buffers);
+        let held = 2 + config.manager.backlog_max as u64 + buffers;
+        held.saturating_mul(task.part_bytes())
+    }
+
+    /// The most memory in bytes that units which are sent take in the manager's process, where
+    /// so many `nodes` beside its own are threads of it, or else of others.
+    #[must_use]
+    pub fn shipped_bytes(&self, task: &dyn Task, nodes: u32, are_threads: bool) -> u64 {
+        let is_sent = match self.ship {
+            Ship::Auto => !are_threads,
+            Ship::Locators => false,
+            Ship::Bytes => true,
+        };
+        if !is_sent {
+            return 0;
+        }
+        let JobSpec { units, unit_bytes, lease_units, .. } = task.spec();
+        let longest = self.fit(&[task]).manager.lease_bytes_max.max(unit_bytes);
+        let lease_bytes = lease_units.unwrap_or(u64::MAX).min(units).saturating_mul(unit_bytes);
+        let buffers = u64::from(if are_threads { nodes } else { 0 } * self.hello.buffers);
+        let held_bytes = buffers.saturating_mul(lease_bytes.min(longest));
+        ship::way_bytes(nodes.into()).saturating_add(held_bytes)
+    }
+}
+
+/// What a peer did.
+#[derive(Debug)]
+pub struct Ran {
+    /// What came of all jobs, at the manager.
+    pub report: Option<Report>,
+    /// How its node worked at each job of which it got something.
+    pub stats: Vec<Stats>,
+    /// Why its node left before the end, where the others do without it.
+    pub unfit: Option<String>,
+    /// Still open, for the end of some transports waits for others, and ends all if one
+    /// dies in it: [`Farewell::say`] once what was found is in safety.
+    pub farewell: Farewell,
+}
+
+/// What a peer has left to do.
+pub struct Farewell {
+    endpoint: Box<dyn Endpoint>,
+    linger: Duration,
+}
+
+impl std::fmt::Debug for Farewell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Farewell of peer {}", self.endpoint.own().0)
+    }
+}
+
+impl Farewell {
+    /// Of a peer that has nothing to do with the others.
+    #[must_use]
+    pub fn new(endpoint: Box<dyn Endpoint>, linger: Duration) -> Self {
+        Self { endpoint, linger }
+    }
+
+    /// Ends this side of the transport.
+    ///
+    /// # Errors
+    /// As [`Endpoint::close`].
+    pub fn say(self) -> Result<(), TransportError> {
+        self.endpoint.close(Instant::now() + self.linger)
+    }
+}
+
+/// What came of all jobs.
+#[derive(Debug)]
+pub struct Report {
+    /// In the order of the tasks: a job's result, none of one without units or results.
+    pub results: Vec<Result<Option<Part>, JobError>>,
+    /// What happened.
+    pub counters: Counters,
+}
+
+/// Why a peer ended before its work did.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// Peers cannot be reached.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The manager does not want this node, or is gone.
+    #[error("node {}: {why}", .node.0)]
+    Left {
+        /// Which node.
+        node: NodeId,
+        /// Why it left.
+        why: Left,
+    },
+    /// A part cannot be loaded, or is another kernel's.
+    #[error("{0}")]
+    Result(String),
+    /// What was done cannot be recorded, or not be gone on from.
+    #[error("{0}")]
+    Journal(String),
+}
+
+/// Has the peers of a transport do `tasks`, one after the other. All peers call it
+/// with the same ones; the first one manages, and is told what came of them.
+///
+/// # Errors
+/// If this peer cannot go on: the others do without it, but for the manager's. A
+/// kernel that panics has failed; others try what it had.
+pub fn run(
+    endpoint: Box<dyn Endpoint>,
+    tasks: &[&dyn Task],
+    config: &Config,
+) -> Result<Ran, ClusterError> {
+    run_journaled(endpoint, tasks, config, None)
+}
+
+/// As [`run`]; the manager goes on from what its journal tells and records what is done.
+///
+/// # Errors
+/// As [`run`], and if nothing can be recorded.
+pub fn run_journaled(
+    endpoint: Box<dyn Endpoint>,
+    tasks: &[&dyn Task],
+    config: &Config,
+    journal: Option<Pieces<'_>>,
+) -> Result<Ran, ClusterError> {
+    let config = &config.fit(tasks);
+    std::thread::scope(|scope| Peer::new(endpoint, tasks, config, scope, journal)?.run())
+}
+
+/// The same between `nodes` threads of this process, the manager's among them; with
+/// the stats of all.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_local(
+    nodes: u32,
+    tasks: &[&dyn Task],
+    config: &Config,
+) -> Result<(Report, Vec<Stats>), ClusterError> {
+    run_local_journaled(nodes, tasks, config, None)
+}
+
+/// As [`run_local`]; the manager goes on from what its journal tells and records what is done.
+///
+/// # Errors
+/// As [`run_journaled`].
+pub fn run_local_journaled(
+    nodes: u32,
+    tasks: &[&dyn Task],
+    config: &Config,
+    journal: Option<Pieces<'_>>,
+) -> Result<(Report, Vec<Stats>), ClusterError> {
+    let mut config = Config { manager_computes: true, ..config.clone() };
+    if config.ship == Ship::Auto {
+        // All have the manager's input.
+        config.ship = Ship::Locators;
+    }
+    let config = &config;
+    let mut endpoints = local::endpoints(nodes.max(1)).into_iter();
+    std::thread::scope(|scope| {
+        let first = endpoints.next();
+        let run = |endpoint, journal| -> Result<_, ClusterError> {
+            let ran = run_journaled(Box::new(endpoint), tasks, config, journal)?;
+            ran.farewell.say()?;
+            Ok((ran.report, ran.stats))
+        };
+        let others: Vec<_> =
+            endpoints.map(|endpoint| scope.spawn(move || run(endpoint, None))).collect();
+        let first = first.map(|first| run(first, journal)).transpose()?;
+        let mut stats = Vec::new();
+        for other in others {
+            match other.join() {
+                // What keeps one from going on the manager sees: it is lost.
+                Ok(ran) => stats.extend(ran.into_iter().flat_map(|(_, stats)| stats)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        let missing = || ClusterError::Result("there is no manager".to_owned());
+        let (report, of_first) = first.ok_or_else(missing)?;
+        Ok((report.ok_or_else(missing)?, of_first.into_iter().chain(stats).collect()))
+    })
+}
+
+/// What other threads of a peer bring.
+enum Brought {
+    Ended(LeaseId, Ended),
+    /// A node's accelerators stopped working at a job.
+    Over(SessionId, Result<Box<Stats>, String>),
+    /// And how long that took.
+    Merged(MergeId, Result<Held, String>, Duration),
+    /// What this peer put before it was asked is on the disk.
+    Settled(u64, Result<(), String>),
+    /// A record is, and the next is due then.
+    Recorded(Result<Instant, String>),
+    /// Bytes for a node.
+    Read(NodeId, Message),
+}
+
+/// Where they bring it.
+#[derive(Clone)]
+struct Bring {
+    to: Sender<Brought>,
+    waker: Waker,
+}
+
+impl Bring {
+    fn bring(&self, what: Brought) {
+        self.leave(what);
+        self.waker.wake_by_ref();
+    }
+
+    /// On the peer's own thread.
+    fn leave(&self, what: Brought) {
+        // A peer that has ended wants nothing.
+        let _ = self.to.send(what);
+    }
+}
+
+/// What `what` comes to; its panic is an error like another. Nothing it was at is used again.
+fn caught<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let said = text.or_else(|| panic.downcast_ref().copied()).unwrap_or("no reason");
+        Err(format!("{what} panicked: {said}"))
+    })
+}
+
+/// A peer's own thread does what takes no longer. To hand it to another one, and what
+/// came of it back, takes some 10 us or more, and messages wait meanwhile.
+const OWN_MAX: Duration = Duration::from_micros(50);

@@ -1,0 +1,419 @@
+//! The compute node of a peer: it hands leases to this machine's accelerators, or
+//! has the peer's own thread compute those that are short.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::Scope;
+use std::time::Duration;
+
+use serde_bytes::ByteBuf;
+use stream::Stats;
+
+use super::fetch::{Came, Fetch};
+use super::{Bring, Brought, ClusterError, Config, MANAGER, OWN_MAX, caught};
+use crate::node::{Action, Event, Left};
+use crate::task::{Description, Ended, Session, Task};
+use crate::wire::{Message, RESULT_BYTES_MAX};
+use crate::{Failure, JobId, Lease, LeaseId, Node, NodeId, ToManager, ToNode};
+
+/// A job may have one after another, the first of which is still about to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SessionId(u64);
+
+/// Leases that one session computes: of a job, and either read or sent.
+type Kind = (JobId, bool);
+
+/// What computes leases of one kind.
+#[derive(Clone)]
+pub(super) struct Works<'env> {
+    pub(super) id: SessionId,
+    kind: Kind,
+    pub(super) session: Arc<dyn Session + 'env>,
+}
+
+/// A lease that is computed.
+#[derive(Clone, Copy)]
+struct Given {
+    to: SessionId,
+    lease: Lease,
+}
+
+pub(super) struct Compute<'scope, 'env> {
+    own: NodeId,
+    node: Node,
+    tasks: &'env [&'env dyn Task],
+    actions: Vec<Action<ByteBuf>>,
+    /// Units of the jobs that it was told of, or why they cannot be done here.
+    jobs: BTreeMap<JobId, Result<u64, String>>,
+    /// Bytes that are sent.
+    fetch: Fetch,
+    /// On accelerators, at what is worked at.
+    beside: Option<Works<'env>>,
+    /// On the peer's own thread. Others wait for that of the manager's peer, and all end
+    /// with it where a unit hangs, so there it has none.
+    own_thread: Option<Works<'env>>,
+    /// What a unit took last, in seconds, of which job.
+    unit_took: Option<(JobId, f64)>,
+    /// The last one.
+    sessions: SessionId,
+    /// Sessions that have not ended.
+    working: usize,
+    stats: Vec<Stats>,
+    /// What accelerators have.
+    given: BTreeMap<LeaseId, Given>,
+    left: Option<Left>,
+    timer: Option<Duration>,
+    bring: Bring,
+    scope: &'scope Scope<'scope, 'env>,
+}
+
+impl<'scope, 'env> Compute<'scope, 'env> {
+    pub(super) fn new(
+        own: NodeId,
+        tasks: &'env [&'env dyn Task],
+        config: &Config,
+        bring: Bring,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Self {
+        Self {
+            own,
+            node: Node::new(config.hello.clone()).patience(config.patience),
+            tasks,
+            actions: Vec::new(),
+            jobs: BTreeMap::new(),
+            fetch: Fetch::new(own, config.ship),
+            beside: None,
+            own_thread: None,
+            unit_took: None,
+            sessions: SessionId(0),
+            working: 0,
+            stats: Vec::new(),
+            given: BTreeMap::new(),
+            left: None,
+            timer: None,
+            bring,
+            scope,
+        }
+    }
+
+    pub(super) fn start(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        self.on(now, Event::Start, out);
+    }
+
+    pub(super) fn told(
+        &mut self,
+        now: Duration,
+        message: ToNode,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        if matches!(message, ToNode::Welcome { .. }) {
+            self.fetch.anew();
+        }
+        self.on(now, Event::Told(message), out);
+    }
+
+    /// Bytes came.
+    pub(super) fn fetched(
+        &mut self,
+        now: Duration,
+        of: (LeaseId, u64),
+        bytes: Result<Vec<u8>, String>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        match self.fetch.came(now, of, bytes) {
+            Came::Part => {}
+            Came::All(lease) => self.on(now, Event::Fetched(lease), out),
+            Came::Failed(lease, what) => {
+                self.fetch.end(lease);
+                let failure = self.failure(&what);
+                self.on(now, Event::Failed(lease, failure), out);
+            }
+        }
+        self.fetch.ask(now, out);
+    }
+
+    pub(super) fn garbled(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        self.on(now, Event::Garbled, out);
+    }
+
+    pub(super) fn lost(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        self.on(now, Event::Lost, out);
+    }
+
+    /// Whether this node can do that job.
+    pub(super) fn job(&mut self, job: JobId, description: &Description) {
+        let fits = match self.task(job) {
+            Some(task) => {
+                let joins = task.join(description);
+                joins.and_then(|()| self.fetch.job(job, description, task))
+            }
+            None => Err("this node has fewer jobs than the manager; start all alike".to_owned()),
+        };
+        self.jobs.insert(job, fits.map(|()| description.units()));
+    }
+
+    pub(super) fn ended(
+        &mut self,
+        now: Duration,
+        lease: LeaseId,
+        ended: Ended,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        // It may be told of once more when its session is over.
+        let Some(given) = self.given.remove(&lease) else { return };
+        if let Ended::Computed(_, took) = &ended {
+            let Lease { job, units, .. } = given.lease;
+            self.unit_took = Some((job, took.as_secs_f64() / units.max(1) as f64));
+        }
+        if matches!(ended, Ended::Computed(..)) {
+            self.fetch.computed(now, lease);
+        }
+        self.fetch.end(lease);
+        let event = match ended {
+            Ended::Computed(saved, _) if saved.len() > RESULT_BYTES_MAX => {
+                let what = format!(
+                    "a result of {} bytes is longer than {RESULT_BYTES_MAX}; take a kernel with smaller ones",
+                    saved.len()
+                );
+                Event::Failed(lease, self.failure(&what))
+            }
+            Ended::Computed(saved, _) => Event::Computed(lease, ByteBuf::from(saved)),
+            Ended::Failed(failure) => Event::Failed(lease, failure),
+            Ended::Stopped => Event::Stopped(lease),
+        };
+        self.on(now, event, out);
+    }
+
+    /// The accelerators have let go of a job: of their own accord if they failed.
+    pub(super) fn over(
+        &mut self,
+        now: Duration,
+        session: SessionId,
+        ended: Result<Box<Stats>, String>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        self.working -= 1;
+        self.stepped(now, session, ended, out);
+    }
+
+    /// This thread has.
+    pub(super) fn stepped(
+        &mut self,
+        now: Duration,
+        session: SessionId,
+        ended: Result<Box<Stats>, String>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        for works in [&mut self.beside, &mut self.own_thread] {
+            works.take_if(|works| works.id == session);
+        }
+        let error = match ended {
+            Ok(stats) => return self.stats.push(*stats),
+            Err(error) => error,
+        };
+        let held = self.given.iter().filter(|(_, given)| given.to == session);
+        for lease in held.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.ended(now, lease, Ended::Failed(self.failure(&error)), out);
+        }
+    }
+
+    /// Brings what was put here to the disk, aside, for that may take long.
+    pub(super) fn settle(&self, number: u64) {
+        let (tasks, bring) = (self.tasks, self.bring.clone());
+        self.scope.spawn(move || {
+            let settle = || tasks.iter().try_for_each(|task| task.settle());
+            bring.bring(Brought::Settled(number, caught("an output", settle)));
+        });
+    }
+
+    /// What this thread is to compute, in steps.
+    pub(super) fn own_thread(&self) -> Option<&Works<'env>> {
+        self.own_thread.as_ref()
+    }
+
+    /// Whether that has a lease which is not done.
+    pub(super) fn is_computed(&self, session: SessionId) -> bool {
+        self.given.values().any(|given| given.to == session)
+    }
+
+    /// One with no unit to blame.
+    fn failure(&self, what: &str) -> Failure {
+        Failure { unit: None, offset: None, what: format!("node {}: {what}", self.own.0) }
+    }
+
+    pub(super) fn tick(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        if self.timer.is_some_and(|due| due <= now) {
+            self.timer = None;
+            self.on(now, Event::Tick, out);
+        }
+    }
+
+    /// When there is something to be done though nothing happens.
+    pub(super) fn due(&self) -> Option<Duration> {
+        self.timer
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.left.is_some()
+    }
+
+    /// Lets the accelerators go; whether some are still to tell how they worked.
+    pub(super) fn closes(&mut self) -> bool {
+        self.close();
+        self.working > 0
+    }
+
+    /// How it worked.
+    pub(super) fn end(mut self) -> Result<(Vec<Stats>, Option<String>), ClusterError> {
+        let stats = std::mem::take(&mut self.stats);
+        match self.left.take() {
+            None | Some(Left::Dismissed) => Ok((stats, None)),
+            Some(Left::Unfit(why)) => Ok((stats, Some(why))),
+            Some(why) => Err(ClusterError::Left { node: self.own, why }),
+        }
+    }
+
+    fn task(&self, job: JobId) -> Option<&'env dyn Task> {
+        self.tasks.get(usize::try_from(job.0).ok()?).copied()
+    }
+
+    fn on(&mut self, now: Duration, event: Event<ByteBuf>, out: &mut Vec<(NodeId, Message)>) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.node.on(now, event, &mut actions);
+        for action in actions.drain(..) {
+            self.carry_out(now, action, out);
+        }
+        self.actions = actions;
+    }
+
+    fn carry_out(
+        &mut self,
+        now: Duration,
+        action: Action<ByteBuf>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        match action {
+            Action::Say(message) => {
+                // It is the transport's now, which has a copy.
+                let sent = match &message {
+                    ToManager::Result { lease, .. } => Some(*lease),
+                    _ => None,
+                };
+                out.push((MANAGER, Message::ToManager(message)));
+                if let Some(lease) = sent {
+                    self.on(now, Event::Sent(lease), out);
+                }
+            }
+            Action::Fetch(lease) if self.fetch.begin(&lease) => self.fetch.ask(now, out),
+            // Accelerators read for themselves.
+            Action::Fetch(lease) => self.on(now, Event::Fetched(lease.id), out),
+            Action::Compute(lease) => self.compute(now, &lease, out),
+            Action::Stop(lease) => match self.given.get(&lease) {
+                Some(given) => {
+                    let works = self.beside.iter().chain(&self.own_thread);
+                    // An earlier session ends by itself.
+                    if let Some(works) = works.into_iter().find(|works| works.id == given.to) {
+                        works.session.stop(lease);
+                    }
+                }
+                None => {
+                    self.fetch.end(lease);
+                    self.on(now, Event::Stopped(lease), out);
+                }
+            },
+            Action::Drop(_) => {}
+            Action::Left(why) => self.left = Some(why),
+            Action::SetTimer(at) => self.timer = Some(at),
+        }
+    }
+
+    fn compute(&mut self, now: Duration, lease: &Lease, out: &mut Vec<(NodeId, Message)>) {
+        let known = match self.jobs.get(&lease.job) {
+            // What it was told of that job did not come.
+            None => return self.garbled(now, out),
+            Some(known) => known.as_ref().map_err(String::as_str),
+        };
+        let refused = match (known, self.task(lease.job)) {
+            (Ok(units), Some(task)) if lease.is_within(*units) => {
+                match self.works(lease, task) {
+                    Ok(to) => {
+                        let given = Given { to: to.id, lease: *lease };
+                        self.given.insert(lease.id, given);
+                        self.fetch.computes(now, lease);
+                        // It is the only one: a node computes one at a time.
+                        return to.session.give(lease);
+                    }
+                    Err(why) => why,
+                }
+            }
+            // Others do without it.
+            (Err(why), _) => {
+                let why = format!("node {}: {why}", self.own.0);
+                return self.on(now, Event::Unfit(why), out);
+            }
+            (Ok(_), _) => "the job has no such units; this is a bug in Cellway".to_owned(),
+        };
+        self.fetch.end(lease.id);
+        let failure = self.failure(&refused);
+        self.on(now, Event::Failed(lease.id, failure), out);
+    }
+
+    /// What computes that lease; what computed others is to end.
+    fn works(&mut self, lease: &Lease, task: &'env dyn Task) -> Result<Works<'env>, String> {
+        let job = lease.job;
+        let kind: Kind = (job, self.fetch.was_sent(lease.id));
+        for works in [&mut self.beside, &mut self.own_thread] {
+            if let Some(other) = works.take_if(|works| works.kind != kind) {
+                other.session.close();
+            }
+        }
+        let is_short = self.unit_took.is_some_and(|(of, took)| {
+            of == job && took * lease.units as f64 <= OWN_MAX.as_secs_f64()
+        });
+        if is_short && self.own != MANAGER && task.can_step() {
+            let begun = match self.own_thread.take() {
+                Some(begun) => begun,
+                None => self.begin(kind, task, Bring::leave)?,
+            };
+            return Ok(self.own_thread.insert(begun).clone());
+        }
+        if let Some(works) = &self.beside {
+            return Ok(works.clone());
+        }
+        let works = self.begin(kind, task, Bring::bring)?;
+        let (runs, id, bring) = (works.session.clone(), works.id, self.bring.clone());
+        self.working += 1;
+        self.scope.spawn(move || {
+            let ended = caught("a kernel", || runs.run().map_err(|error| error.to_string()));
+            bring.bring(Brought::Over(id, ended.map(Box::new)));
+        });
+        Ok(self.beside.insert(works).clone())
+    }
+
+    fn begin(
+        &mut self,
+        kind: Kind,
+        task: &'env dyn Task,
+        brings: fn(&Bring, Brought),
+    ) -> Result<Works<'env>, String> {
+        let sent = kind.1.then(|| self.fetch.input(kind.0)).transpose()?;
+        self.sessions.0 += 1;
+        let bring = self.bring.clone();
+        let tell = move |lease, ended| brings(&bring, Brought::Ended(lease, ended));
+        let session = task.session(sent, Box::new(tell)).into();
+        Ok(Works { id: self.sessions, kind, session })
+    }
+
+    fn close(&mut self) {
+        for works in [self.beside.take(), self.own_thread.take()].into_iter().flatten() {
+            works.session.close();
+        }
+    }
+}
+
+impl Drop for Compute<'_, '_> {
+    /// The accelerators of a peer that fails end too.
+    fn drop(&mut self) {
+        self.close();
+    }
+}

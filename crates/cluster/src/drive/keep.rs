@@ -1,0 +1,270 @@
+//! What was done is kept in a journal, for a manager that comes after this one was killed.
+//!
+//! A record is all results that there are at one moment, each with the units it is of: none
+//! is merged then. Blocks that nodes put by then are brought to the disk by each node that
+//! brought results since the record before; only then is the record written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::mpsc::{self, Sender};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use stream::{Piece, Pieces};
+
+use super::{Bring, Brought, caught};
+use crate::task::Task;
+use crate::{JobId, NodeId};
+
+/// Units in their order; neighbours are one range.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Units(Vec<Range<u64>>);
+
+impl Units {
+    pub(super) fn ranges(&self) -> &[Range<u64>] {
+        &self.0
+    }
+
+    /// Adds some that are not in it.
+    pub(super) fn add(&mut self, mut units: Range<u64>) {
+        let mut at = self.0.partition_point(|range| range.start < units.start);
+        if self.0.get(at).is_some_and(|next| next.start == units.end) {
+            units.end = self.0.remove(at).end;
+        }
+        if at > 0 && self.0[at - 1].end == units.start {
+            at -= 1;
+            units.start = self.0.remove(at).start;
+        }
+        self.0.insert(at, units);
+    }
+
+    pub(super) fn add_all(&mut self, others: Self) {
+        others.0.into_iter().for_each(|units| self.add(units));
+    }
+}
+
+impl FromIterator<Range<u64>> for Units {
+    fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Self {
+        let mut units = Self::default();
+        ranges.into_iter().for_each(|range| units.add(range));
+        units
+    }
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Until the next record is due.
+    Rests,
+    /// No merge is begun; one may be under way.
+    Quiets,
+    /// These nodes are to say that what they put is on the disk.
+    Settles(Vec<Piece>, BTreeSet<NodeId>),
+    /// The record is written.
+    Records,
+    /// There is nothing more to record.
+    Ended,
+}
+
+pub(super) struct Keep {
+    stage: Stage,
+    due: Duration,
+    /// Whether blocks go to an output: then the last record is made when all is done.
+    writes: bool,
+    /// All is done, and whether the record under way tells so.
+    wants_last: bool,
+    is_last: bool,
+    /// Whether there is something that no record tells of.
+    is_new: bool,
+    /// Nodes that brought results since they were last asked to settle.
+    returned: BTreeSet<NodeId>,
+    /// How often they were asked.
+    number: u64,
+    /// How long to wait before they are asked again.
+    patience: Duration,
+    /// Of jobs whose results are empty.
+    done: BTreeMap<JobId, Units>,
+    records: Sender<Vec<Piece>>,
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing.
+    None,
+    /// Tell what there is ([`Keep::snapshot`]); then merges may be begun again.
+    Snapshot,
+    /// Ask these nodes to settle, by that number.
+    Ask(Vec<NodeId>, u64),
+}
+
+impl Keep {
+    /// Goes on with what was recorded, which it gives back.
+    pub(super) fn new<'scope, 'env>(
+        tasks: &'env [&'env dyn Task],
+        mut pieces: Pieces<'env>,
+        patience: Duration,
+        bring: Bring,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Result<(Self, Vec<Piece>), String> {
+        let done = pieces.done().map_err(|error| error.to_string())?;
+        for Piece { job, units, .. } in &done {
+            let of = tasks.get(usize::try_from(*job).unwrap_or(usize::MAX));
+            let known = of.map_or(0, |task| task.spec().units);
+            if units.iter().any(|units| units.is_empty() || units.end > known) {
+                return Err("the journal tells of units that this run has not; start anew with --journal and --force".to_owned());
+            }
+        }
+        let due = pieces.due().saturating_duration_since(Instant::now());
+        let (records, to_record) = mpsc::channel::<Vec<Piece>>();
+        scope.spawn(move || {
+            for done in to_record {
+                let recorded = caught("a journal", || {
+                    tasks.iter().try_for_each(|task| task.settle())?;
+                    pieces.record(&done).map_err(|error| error.to_string())?;
+                    Ok(pieces.due())
+                });
+                bring.bring(Brought::Recorded(recorded));
+            }
+        });
+        let keep = Self {
+            stage: Stage::Rests,
+            due,
+            writes: tasks.iter().any(|task| task.description().output.is_some()),
+            wants_last: false,
+            is_last: false,
+            is_new: false,
+            returned: BTreeSet::new(),
+            number: 0,
+            patience,
+            done: BTreeMap::new(),
+            records,
+        };
+        Ok((keep, done))
+    }
+
+    /// Whether merges are to wait.
+    pub(super) fn holds_back(&self) -> bool {
+        matches!(self.stage, Stage::Quiets)
+    }
+
+    /// Whether no record is to come that nodes are needed for.
+    pub(super) fn lets_nodes_go(&self) -> bool {
+        !self.writes || matches!(self.stage, Stage::Ended)
+    }
+
+    /// A node brought the result of these.
+    pub(super) fn returned(&mut self, node: NodeId) {
+        self.is_new = true;
+        self.returned.insert(node);
+    }
+
+    /// Units of a job whose results are empty are done.
+    pub(super) fn done(&mut self, job: JobId, units: Units) {
+        self.done.entry(job).or_default().add_all(units);
+    }
+
+    /// All jobs are over.
+    pub(super) fn all_done(&mut self) {
+        match self.writes {
+            true => self.wants_last = true,
+            // Of a reduction only its result is left to do, which no journal holds.
+            false => self.stage = Stage::Ended,
+        }
+    }
+
+    /// A job has failed: what was recorded before is what another goes on with.
+    pub(super) fn give_up(&mut self) {
+        self.stage = Stage::Ended;
+    }
+
+    /// When there is something to be done though nothing happens.
+    pub(super) fn due(&self) -> Option<Duration> {
+        match self.stage {
+            Stage::Rests if self.is_new => Some(self.due),
+            Stage::Settles(..) => Some(self.due),
+            _ => None,
+        }
+    }
+
+    /// That node says that what it put before it was asked is on the disk.
+    pub(super) fn settled(&mut self, node: NodeId, number: u64) {
+        if let Stage::Settles(_, awaited) = &mut self.stage
+            && number == self.number
+        {
+            awaited.remove(&node);
+        }
+    }
+
+    /// A record is on the disk, and the next is due then.
+    pub(super) fn recorded(&mut self, due: Duration) {
+        if let Stage::Records = self.stage {
+            self.stage = if self.is_last { Stage::Ended } else { Stage::Rests };
+            self.due = due;
+        }
+    }
+
+    /// What is next, with so many merges under way and these nodes there.
+    pub(super) fn next(
+        &mut self,
+        now: Duration,
+        merging: usize,
+        is_there: impl Fn(NodeId) -> bool,
+    ) -> Step {
+        match &mut self.stage {
+            Stage::Rests if self.wants_last || self.is_new && self.due <= now => {
+                self.stage = Stage::Quiets;
+                if merging == 0 { Step::Snapshot } else { Step::None }
+            }
+            Stage::Quiets if merging == 0 => Step::Snapshot,
+            Stage::Settles(pieces, awaited) => {
+                awaited.retain(|node| is_there(*node));
+                if awaited.is_empty() {
+                    // Its thread ends after this.
+                    let _ = self.records.send(std::mem::take(pieces));
+                    self.stage = Stage::Records;
+                } else if self.due <= now {
+                    self.due = now.saturating_add(self.patience);
+                    return Step::Ask(awaited.iter().copied().collect(), self.number);
+                }
+                Step::None
+            }
+            _ => Step::None,
+        }
+    }
+
+    /// All results that there are but the empty ones; what nodes put is to be brought to the disk.
+    pub(super) fn snapshot(&mut self, mut pieces: Vec<Piece>) {
+        pieces.extend(self.done.iter().map(|(job, units)| Piece {
+            job: job.0,
+            units: units.ranges().to_vec(),
+            part: Vec::new(),
+        }));
+        let awaited = std::mem::take(&mut self.returned);
+        let awaited = if self.writes { awaited } else { BTreeSet::new() };
+        self.number += 1;
+        (self.is_last, self.is_new) = (self.wants_last, false);
+        (self.stage, self.due) = (Stage::Settles(pieces, awaited), Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn units_are_ranges_in_their_order(order in Just((0..40_u64).collect::<Vec<_>>()).prop_shuffle(), some in 0..40_usize) {
+            let added = &order[..some];
+            let units: Units = added.iter().map(|unit| *unit..unit + 1).collect();
+            let found: Vec<_> = units.ranges().iter().cloned().flatten().collect();
+            let mut wanted = added.to_vec();
+            wanted.sort_unstable();
+            prop_assert_eq!(found, wanted);
+            for pair in units.ranges().windows(2) {
+                prop_assert!(pair[0].end < pair[1].start, "{:?}", units);
+            }
+        }
+    }
+}

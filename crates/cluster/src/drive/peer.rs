@@ -1,0 +1,346 @@
+//! One peer's loop: what comes in goes to its manager and its node, what they say goes out.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{self, Receiver};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use accel::Step;
+use serde_bytes::ByteBuf;
+use stream::{Piece, Pieces, StreamError};
+
+use super::compute::{Compute, Works};
+use super::keep::Keep;
+use super::manage::Manage;
+use super::{Bring, Brought, ClusterError, Config, Farewell, MANAGER, Ran, caught};
+use crate::NodeId;
+use crate::task::Task;
+use crate::transport::{Endpoint, Received};
+use crate::wire::{Message, Packet};
+
+/// So many messages at most are received before what is due, though more are there.
+const AHEAD_MAX: u32 = 1 << 16;
+
+/// How long this thread computes before it looks for messages again, and how long it
+/// waits for one at least and at most before it looks for what it reads.
+const LOOK_AFTER: Duration = Duration::from_micros(10);
+const IDLE_MAX: Duration = Duration::from_micros(200);
+
+/// One peer.
+pub(super) struct Peer<'scope, 'env> {
+    endpoint: Box<dyn Endpoint>,
+    started: Instant,
+    linger: Duration,
+    manage: Option<Manage<'env>>,
+    /// What the manager keeps, till it starts.
+    kept: Option<(Keep, Vec<Piece>)>,
+    compute: Option<Compute<'scope, 'env>>,
+    brought: Receiver<Brought>,
+    /// From this peer to itself.
+    to_self: VecDeque<Message>,
+    /// Messages received while something was due, and since when none was there.
+    ahead: u32,
+    quiet: u32,
+}
+
+impl<'scope, 'env> Peer<'scope, 'env> {
+    pub(super) fn new(
+        endpoint: Box<dyn Endpoint>,
+        tasks: &'env [&'env dyn Task],
+        config: &Config,
+        scope: &'scope Scope<'scope, 'env>,
+        journal: Option<Pieces<'env>>,
+    ) -> Result<Self, ClusterError> {
+        let (to, brought) = mpsc::channel();
+        let bring = Bring { to, waker: endpoint.waker() };
+        let (own, peers) = (endpoint.own(), endpoint.peers());
+        let manages = own == MANAGER;
+        let manage = manages
+            .then(|| Manage::new(tasks, config.manager.clone(), peers, bring.clone(), scope));
+        let again = config.manager.heartbeat();
+        let journal = journal.filter(|_| manages);
+        let kept = journal.map(|journal| Keep::new(tasks, journal, again, bring.clone(), scope));
+        let kept = kept.transpose().map_err(ClusterError::Journal)?;
+        let computes = !manages || config.manager_computes;
+        let compute = computes.then(|| Compute::new(own, tasks, config, bring, scope));
+        let (started, linger) = (Instant::now(), config.linger);
+        let (to_self, ahead, quiet) = (VecDeque::new(), 0, 0);
+        Ok(Self {
+            endpoint,
+            started,
+            linger,
+            manage,
+            kept,
+            compute,
+            brought,
+            to_self,
+            ahead,
+            quiet,
+        })
+    }
+
+    pub(super) fn run(mut self) -> Result<Ran, ClusterError> {
+        let now = self.now();
+        let mut out = Vec::new();
+        if let Some(manage) = &mut self.manage {
+            manage.start(now, self.kept.take(), &mut out);
+        }
+        if let Some(compute) = &mut self.compute {
+            compute.start(now, &mut out);
+        }
+        while !self.is_over() {
+            match self.compute.as_ref().and_then(Compute::own_thread).cloned() {
+                Some(works) => self.compute(&works, &mut out)?,
+                None => self.turn(None, &mut out)?,
+            }
+        }
+        self.send(&mut out)?;
+        // The accelerators let go of what nobody waits for.
+        while self.compute.as_mut().is_some_and(Compute::closes) {
+            let Ok(brought) = self.brought.recv() else { break };
+            self.take(brought, &mut out);
+        }
+        let stats = self.compute.take().map(Compute::end).transpose();
+        let report = self.manage.take().map(Manage::end).transpose();
+        let farewell = Farewell { endpoint: self.endpoint, linger: self.linger };
+        let (stats, unfit) = stats?.unwrap_or_default();
+        Ok(Ran { report: report?, stats, unfit, farewell })
+    }
+
+    /// Goes on, while this thread computes too.
+    fn compute(
+        &mut self,
+        works: &Works<'env>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) -> Result<(), ClusterError> {
+        let mut went = Ok(());
+        let ended = caught("a kernel", || {
+            let stepped = works.session.step(&mut |step| {
+                went = self.step(works, step, out);
+                // It ends by itself, also where the transport did.
+                works.session.close();
+            });
+            stepped.map_err(|error| error.to_string())
+        });
+        went?;
+        let now = self.now();
+        if let Some(compute) = &mut self.compute {
+            compute.stepped(now, works.id, ended.map(Box::new), out);
+        }
+        Ok(())
+    }
+
+    /// Steps until that fails, or is not what this thread computes any more.
+    fn step(
+        &mut self,
+        works: &Works<'env>,
+        step: &mut dyn FnMut() -> Result<Step, StreamError>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) -> Result<(), ClusterError> {
+        let (mut looked, mut idle) = (Instant::now(), LOOK_AFTER);
+        loop {
+            let own = self.compute.as_ref().filter(|_| !self.is_over());
+            let own = own.filter(|own| own.own_thread().is_some_and(|own| own.id == works.id));
+            let Some(own) = own else { return Ok(()) };
+            let wait = match step() {
+                Ok(Step::Ran) if looked.elapsed() < LOOK_AFTER => continue,
+                Ok(Step::Ran) => {
+                    idle = LOOK_AFTER;
+                    Some(Duration::ZERO)
+                }
+                // It reads or writes, or the run is paused.
+                Ok(Step::Idle) if own.is_computed(works.id) => {
+                    let wait = idle;
+                    idle = IDLE_MAX.min(2 * idle);
+                    Some(wait)
+                }
+                Ok(Step::Idle) => None,
+                Ok(Step::Ended) | Err(_) => return Ok(()),
+            };
+            self.turn(wait, out)?;
+            looked = Instant::now();
+        }
+    }
+
+    /// Does what is next, or waits for it, for so long.
+    fn turn(
+        &mut self,
+        wait: Option<Duration>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) -> Result<(), ClusterError> {
+        self.send(out)?;
+        if let Some(why) = self.manage.as_mut().and_then(Manage::failure) {
+            return Err(ClusterError::Journal(why));
+        }
+        if let Some(message) = self.to_self.pop_front() {
+            self.message(self.endpoint.own(), message, out);
+            return Ok(());
+        }
+        if let Ok(brought) = self.brought.try_recv() {
+            self.take(brought, out);
+            return Ok(());
+        }
+        // Time passes also where this peer does not run: what came before that
+        // which is due is told first. A wake may stand before messages, once.
+        let now = self.now();
+        let due = self.due();
+        let is_due = due.is_some_and(|due| due <= now);
+        if is_due && (self.quiet == 2 || self.ahead == AHEAD_MAX) {
+            (self.ahead, self.quiet) = (0, 0);
+            self.tick(out);
+            return Ok(());
+        }
+        let until = due.into_iter().chain(wait.map(|wait| now.saturating_add(wait))).min();
+        let until = until.and_then(|until| self.started.checked_add(until));
+        let received = self.endpoint.receive(until)?;
+        self.quiet = if is_due && received == Received::Nothing { self.quiet + 1 } else { 0 };
+        self.ahead = if is_due { self.ahead + 1 } else { 0 };
+        match received {
+            Received::Message(from, bytes) => match Message::from_bytes(&bytes) {
+                Ok(messages) => {
+                    messages.into_iter().for_each(|message| self.message(from, message, out));
+                }
+                Err(_) => self.garbled(from, out),
+            },
+            Received::Lost(peer) => self.lost(peer, out),
+            Received::Nothing => {}
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn is_over(&self) -> bool {
+        let manages = self.manage.as_ref().is_some_and(|manage| !manage.is_over(self.now()));
+        !manages && self.compute.as_ref().is_none_or(Compute::is_over)
+    }
+
+    /// Sends what there is to be sent.
+    fn send(&mut self, out: &mut Vec<(NodeId, Message)>) -> Result<(), ClusterError> {
+        let mut packet = Packet::default();
+        let mut messages = out.drain(..).peekable();
+        while let Some((to, message)) = messages.next() {
+            if to == self.endpoint.own() {
+                self.to_self.push_back(message);
+                continue;
+            }
+            packet.push(&message);
+            if packet.is_full() || messages.peek().is_none_or(|(next, _)| *next != to) {
+                self.endpoint.send(to, std::mem::take(&mut packet).into_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, from: NodeId, message: Message, out: &mut Vec<(NodeId, Message)>) {
+        let now = self.now();
+        match message {
+            Message::ToManager(message) => {
+                if let Some(manage) = &mut self.manage {
+                    manage.heard(now, from, message, out);
+                }
+            }
+            Message::ToNode(message) if from == MANAGER => {
+                if let Some(compute) = &mut self.compute {
+                    compute.told(now, message, out);
+                }
+            }
+            Message::Job(job, description) if from == MANAGER => {
+                if let Some(compute) = &mut self.compute {
+                    compute.job(job, &description);
+                }
+            }
+            Message::Settle(number) if from == MANAGER => {
+                if let Some(compute) = &self.compute {
+                    compute.settle(number);
+                }
+            }
+            Message::Settled(number, failed) => {
+                if let Some(manage) = &mut self.manage {
+                    manage.settled(now, from, (number, failed), out);
+                }
+            }
+            Message::Fetch { lease, offset, len } => {
+                if let Some(manage) = &mut self.manage {
+                    manage.fetch(from, lease, offset, len);
+                }
+            }
+            Message::Fetched { lease, offset, bytes } if from == MANAGER => {
+                if let Some(compute) = &mut self.compute {
+                    let bytes = bytes.map(ByteBuf::into_vec);
+                    compute.fetched(now, (lease, offset), bytes, out);
+                }
+            }
+            Message::ToNode(_)
+            | Message::Job(..)
+            | Message::Settle(_)
+            | Message::Fetched { .. } => {}
+        }
+    }
+
+    /// What was lost with it nobody knows: who sent it, or got it, begins anew.
+    fn garbled(&mut self, from: NodeId, out: &mut Vec<(NodeId, Message)>) {
+        let now = self.now();
+        if let Some(manage) = &mut self.manage {
+            manage.fence(now, from, out);
+        }
+        if let Some(compute) = self.compute.as_mut().filter(|_| from == MANAGER) {
+            compute.garbled(now, out);
+        }
+    }
+
+    fn lost(&mut self, peer: NodeId, out: &mut Vec<(NodeId, Message)>) {
+        let now = self.now();
+        if let Some(manage) = &mut self.manage {
+            manage.lost(now, peer, out);
+        }
+        if let Some(compute) = self.compute.as_mut().filter(|_| peer == MANAGER) {
+            compute.lost(now, out);
+        }
+    }
+
+    fn take(&mut self, brought: Brought, out: &mut Vec<(NodeId, Message)>) {
+        let now = self.now();
+        match (brought, &mut self.manage, &mut self.compute) {
+            (Brought::Merged(merge, result, took), Some(manage), _) => {
+                manage.merged(now, merge, (result, took), out);
+            }
+            (Brought::Ended(lease, ended), _, Some(compute)) => {
+                compute.ended(now, lease, ended, out);
+            }
+            (Brought::Over(job, ended), _, Some(compute)) => compute.over(now, job, ended, out),
+            (Brought::Settled(number, settled), ..) => {
+                out.push((MANAGER, Message::Settled(number, settled.err())));
+            }
+            (Brought::Recorded(recorded), Some(manage), _) => {
+                let after = recorded.map(|due| due.saturating_duration_since(Instant::now()));
+                manage.recorded(now, after, out);
+            }
+            (Brought::Read(node, message), Some(manage), _) => {
+                manage.read(node);
+                out.push((node, message));
+            }
+            _ => {}
+        }
+    }
+
+    /// When something is due next.
+    fn due(&mut self) -> Option<Duration> {
+        let (now, linger) = (self.now(), self.linger);
+        let of_manager = self.manage.as_mut().and_then(|manage| manage.due(now, linger));
+        let of_node = self.compute.as_ref().and_then(Compute::due);
+        [of_manager, of_node].into_iter().flatten().min()
+    }
+
+    fn tick(&mut self, out: &mut Vec<(NodeId, Message)>) {
+        let now = self.now();
+        if let Some(manage) = &mut self.manage {
+            manage.tick(now, out);
+        }
+        if let Some(compute) = &mut self.compute {
+            compute.tick(now, out);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Units as bytes: how nodes come by them, and the manager's side of it.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, Sender};
+use std::thread::Scope;
+
+use serde_bytes::ByteBuf;
+
+use super::{Bring, Brought, caught};
+use crate::task::Task;
+use crate::wire::Message;
+use crate::{JobId, LeaseId, NodeId};
+
+/// How nodes come by the bytes of their units. The manager's own reads for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ship {
+    /// Each reads for itself where it can, unless being sent them proves faster.
+    #[default]
+    Auto,
+    /// Each reads for itself.
+    Locators,
+    /// They are sent by the manager.
+    Bytes,
+}
+
+/// The longest lease where all are sent, unless a unit is longer: nothing of it is
+/// computed before all of it is there.
+pub(super) const LEASE_BYTES_MAX: u64 = 8 << 20;
+
+/// A node asks for so many bytes at a time,
+pub(super) const CHUNK_BYTES: u64 = 256 << 10;
+
+/// and for so many times that ahead: more than is on its way over a link of 10 Gbit/s
+/// and a millisecond.
+pub(super) const WINDOW: usize = 8;
+
+/// One that was fenced, and forgot what it asked for, may have asked again.
+const ASKED_MAX: usize = 4 * WINDOW;
+
+/// The most memory in bytes of what is on its way to so many nodes: as it was read, and
+/// as a message.
+pub(super) fn way_bytes(nodes: u64) -> u64 {
+    nodes * WINDOW as u64 * 2 * CHUNK_BYTES
+}
+
+struct Asked {
+    node: NodeId,
+    job: Option<JobId>,
+    lease: LeaseId,
+    offset: u64,
+    len: u64,
+}
+
+/// Reads what nodes ask for, on a thread of its own.
+pub(super) struct Shipper {
+    asked: Sender<Asked>,
+    /// Not answered yet.
+    out: BTreeMap<NodeId, usize>,
+}
+
+impl Shipper {
+    pub(super) fn new<'scope, 'env>(
+        tasks: &'env [&'env dyn Task],
+        bring: Bring,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Self {
+        let (asked, all) = mpsc::channel::<Asked>();
+        scope.spawn(move || {
+            for Asked { node, job, lease, offset, len } in all {
+                let bytes = caught("a read", || {
+                    let task = job.and_then(|job| tasks.get(usize::try_from(job.0).ok()?));
+                    let task = task.ok_or("nobody waits for that lease")?;
+                    let end = offset.checked_add(len).ok_or("there are no such bytes")?;
+                    task.bytes(offset..end)
+                });
+                let bytes = bytes.map(ByteBuf::from);
+                bring.bring(Brought::Read(node, Message::Fetched { lease, offset, bytes }));
+            }
+        });
+        Self { asked, out: BTreeMap::new() }
+    }
+
+    /// A node asks for bytes of a lease, which is of `job` if it has it still.
+    pub(super) fn ask(
+        &mut self,
+        node: NodeId,
+        job: Option<JobId>,
+        (lease, offset, len): (LeaseId, u64, u64),
+    ) {
+        let out = self.out.entry(node).or_default();
+        // None of Cellway's does that.
+        if len > CHUNK_BYTES || *out >= ASKED_MAX {
+            return;
+        }
+        *out += 1;
+        // Its thread ends after this.
+        let _ = self.asked.send(Asked { node, job, lease, offset, len });
+    }
+
+    /// It is answered.
+    pub(super) fn answered(&mut self, node: NodeId) {
+        if let Some(out) = self.out.get_mut(&node) {
+            *out = out.saturating_sub(1);
+        }
+    }
+}

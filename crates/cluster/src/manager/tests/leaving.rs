@@ -1,0 +1,43 @@
+//! Nodes that are members no more.
+
+use super::*;
+
+#[test]
+fn memberships_that_end_leave_nothing_behind() {
+    let mut bench = Bench::new(Config::default());
+    for _ in 0..100 {
+        let epoch = bench.joins(0);
+        assert_eq!(bench.asks(0, epoch, 2).len(), 0);
+        bench.on(Event::Lost(NodeId(0)));
+    }
+    assert!(bench.manager.waiting.is_empty());
+}
+
+#[test]
+fn a_node_that_leaves_by_its_last_result_leaves_no_pace() {
+    let mut bench = bench();
+    let epoch = bench.joins(0);
+    let lease = bench.asks(0, epoch, 1)[0];
+    bench.says(0, ToManager::Leaving { epoch });
+    bench.returns(0, epoch, lease);
+    assert!(bench.manager.members.is_empty());
+    assert!(bench.manager.jobs.values().all(|job| job.paces.is_empty()));
+}
+
+#[test]
+fn what_a_node_cannot_do_is_free_for_others_however_many_cannot() {
+    let mut bench = bench();
+    for node in 1..20 {
+        let epoch = bench.joins(node);
+        assert_eq!(bench.asks(node, epoch, 1).len(), 1);
+        assert_eq!(bench.says(node, ToManager::Unfit { epoch, why: node.to_string() }), []);
+    }
+    let counters = bench.manager.counters();
+    assert_eq!((counters.refused, counters.lost, counters.failures), (19, 0, 0));
+    let epoch = bench.joins(0);
+    assert_eq!(ranges(&bench.asks(0, epoch, 1)), [(0, 1)]);
+    bench.says(0, ToManager::Unfit { epoch, why: "last".into() });
+    let join_wait = bench.manager.config.join_wait;
+    let error = JobError::NoNodes { waited: join_wait, said: Some("last".into()) };
+    assert_eq!(bench.passes(join_wait), [Action::Failed { job: JOB, error }]);
+}

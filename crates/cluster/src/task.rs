@@ -1,0 +1,498 @@
+//! A kernel over an input, as manager and nodes share it.
+
+mod many;
+mod parameters;
+mod remote;
+mod session;
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf, absolute};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use storage::{Input, InputError, Output};
+use stream::{
+    Drive, Kernel, MergeOrder, Options, Pipeline, Plan, Progress, Spool, Stats, StreamError,
+    plan_shares,
+};
+
+use crate::{Failure, JobSpec, Lease, LeaseId, Merging};
+pub use many::ManyTask;
+pub use remote::{RemoteTask, Shipped};
+use session::{KernelSession, Reads};
+
+/// The result of a lease where it is merged: a kernel's part.
+pub type Part = Box<dyn Any + Send>;
+
+/// What a job is, told to nodes so that each can see that it would compute the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// The kernel's name; of a chain, all of them.
+    pub kernel: String,
+    /// [`Kernel::parameters`]: of a kernel whose are records, with their layout
+    /// ([`Records::to_bytes`](record::Records::to_bytes)), so that what differs is named.
+    pub parameters: Vec<u8>,
+    /// The input's name, for people: nodes may see it by another.
+    pub input: String,
+    /// Bytes of it that are streamed, and where they begin.
+    pub body: (u64, u64),
+    /// When it was written last, in seconds and nanoseconds.
+    pub modified: (i64, i64),
+    /// Bytes of a unit, whatever a node would choose by what it has cached.
+    pub unit_bytes: u64,
+    /// Where a transform's blocks go; none where peers are threads of one process.
+    pub output: Option<PathBuf>,
+    /// For nodes that are sent their units; none if the kernel must have the input itself.
+    pub shipped: Option<Shipped>,
+    /// Of a job over many inputs.
+    pub list: Option<List>,
+}
+
+/// Inputs of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct List {
+    /// How many there are.
+    pub inputs: u64,
+    /// Units of all of them.
+    pub units: u64,
+    /// Of their names, lengths, and when they were written last.
+    pub digest: u64,
+}
+
+impl Description {
+    /// How many there are.
+    pub(crate) fn units(&self) -> u64 {
+        match &self.list {
+            Some(list) => list.units,
+            None => self.body.1.div_ceil(self.unit_bytes.max(1)),
+        }
+    }
+
+    /// Why a node, which would do `theirs`, cannot have a part in this.
+    ///
+    /// # Errors
+    /// What differs, by its name.
+    pub fn check(&self, theirs: &Self) -> Result<(), String> {
+        self.check_kernel(theirs)?;
+        let Self { input, body, modified, list, .. } = self;
+        let inputs = |list: &Option<List>| list.as_ref().map_or(1, |list| list.inputs);
+        if inputs(list) != inputs(&theirs.list) {
+            return differs("number of inputs", &inputs(list), &inputs(&theirs.list));
+        }
+        let digest = |list: &Option<List>| list.as_ref().map(|list| list.digest);
+        if digest(list) != digest(&theirs.list) {
+            return Err(format!(
+                "{}: not the same names, lengths and times as those of the manager; let all see \
+                 the same files",
+                theirs.input
+            ));
+        }
+        if *body != theirs.body {
+            return differs(&format!("length in bytes of {input}"), &body.1, &theirs.body.1);
+        }
+        if *modified != theirs.modified {
+            return Err(format!(
+                "{} was written at another time than {input} of the manager; let both be the same file",
+                theirs.input
+            ));
+        }
+        Ok(())
+    }
+
+    /// The same, whatever input it has.
+    fn check_kernel(&self, theirs: &Self) -> Result<(), String> {
+        let Self { kernel, parameters, .. } = self;
+        if *kernel != theirs.kernel {
+            return differs("kernel", kernel, &theirs.kernel);
+        }
+        parameters::difference(kernel, parameters, &theirs.parameters).map_or(Ok(()), Err)
+    }
+}
+
+fn differs(what: &str, ours: &dyn fmt::Display, theirs: &dyn fmt::Display) -> Result<(), String> {
+    Err(format!(
+        "the manager's {what} is {ours}, this node's {theirs}; start all with the same arguments"
+    ))
+}
+
+/// What became of a lease that a node computes.
+#[derive(Debug)]
+pub enum Ended {
+    /// Its result, saved, and how long one thread takes at most for such a one.
+    Computed(Vec<u8>, Duration),
+    /// None.
+    Failed(Failure),
+    /// It was stopped.
+    Stopped,
+}
+
+/// Takes what became of a lease, on any thread.
+pub type Tell<'t> = Box<dyn Fn(LeaseId, Ended) + Send + Sync + 't>;
+
+/// A job, without the types of its kernel.
+pub trait Task: Send + Sync {
+    /// What nodes are told.
+    fn description(&self) -> &Description;
+
+    /// Before a node computes: whether it would compute the same as its manager, of
+    /// which this is the description. Opens what is to be shared.
+    ///
+    /// # Errors
+    /// What differs or is missing, by its name.
+    fn join(&self, description: &Description) -> Result<(), String>;
+
+    /// Whether units can be read here.
+    fn reads(&self) -> bool;
+
+    /// Those bytes of the input.
+    ///
+    /// # Errors
+    /// If they cannot be read, or are no longer what they were.
+    fn bytes(&self, range: Range<u64>) -> Result<Vec<u8>, String>;
+
+    /// What the manager is told.
+    fn spec(&self) -> JobSpec;
+
+    /// The most bytes of a part, saved or loaded.
+    fn part_bytes(&self) -> u64;
+
+    /// The part that a node saved.
+    ///
+    /// # Errors
+    /// If that is another kernel's, or damaged.
+    fn load(&self, saved: &[u8]) -> Result<Part, String>;
+
+    /// What [`Task::load`] makes the same part of.
+    ///
+    /// # Errors
+    /// If it is another kernel's, or cannot be saved.
+    fn save(&self, part: &Part) -> Result<Vec<u8>, String>;
+
+    /// Brings to the disk what this process has put to an output, and sees whether the
+    /// input is what it was.
+    ///
+    /// # Errors
+    /// If it is not.
+    fn settle(&self) -> Result<(), String>;
+
+    /// So many units were done by a manager before this one.
+    fn recorded(&self, units: u64);
+
+    /// Merges `later` into `part`.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn merge(&self, part: Part, later: Part) -> Result<Part, String>;
+
+    /// Whether one thread can do it: [`Session::step`].
+    fn can_step(&self) -> bool {
+        false
+    }
+
+    /// Begins to compute leases on this machine, of units in the own input, or in one that
+    /// was `sent`.
+    fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't>;
+}
+
+/// Computes leases of one job on this machine, given from any thread.
+pub trait Session: Send + Sync {
+    /// Computes that one, whose units no other one has.
+    fn give(&self, lease: &Lease);
+
+    /// Leaves off.
+    fn stop(&self, lease: LeaseId);
+
+    /// No more will be given.
+    fn close(&self);
+
+    /// Does the work, on the calling thread and accelerators beside it, until it is closed.
+    ///
+    /// # Errors
+    /// Where no lease is to blame; those there are come to nothing.
+    fn run(&self) -> Result<Stats, StreamError>;
+
+    /// Instead, on the calling thread alone, as `drive` steps it ([`step_shares`]): where
+    /// the task can step.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    fn step(&self, _drive: &mut Drive<'_>) -> Result<Stats, StreamError> {
+        self.run()
+    }
+}
+
+/// A kernel over a file that every node can open.
+#[derive(Debug)]
+pub struct KernelTask<'a, K: Kernel> {
+    kernel: &'a K,
+    input: &'a Input,
+    output: Option<&'a Output>,
+    /// At a node, once it has joined.
+    joined: OnceLock<Joined>,
+    options: Options,
+    plan: Plan,
+    description: Description,
+    lease_units: Option<u64>,
+    spool: Option<&'a Spool>,
+    progress: &'a Progress,
+}
+
+/// What a node has of its manager.
+#[derive(Debug)]
+struct Joined {
+    /// That of another process.
+    output: Option<Output>,
+    unit_bytes: u64,
+}
+
+impl<'a, K: Kernel> KernelTask<'a, K> {
+    /// `options` are those of one node. What a transform makes goes to `output`,
+    /// which all nodes share and the caller commits.
+    ///
+    /// # Errors
+    /// An input that the kernel refuses, or what nodes cannot share.
+    pub fn new(
+        kernel: &'a K,
+        input: &'a Input,
+        output: Option<&'a Output>,
+        options: &Options,
+        progress: &'a Progress,
+    ) -> Result<Self, StreamError> {
+        let plan = plan_shares(kernel, input, output, options)?;
+        let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
+        let description = Description {
+            kernel: kernel.name().to_owned(),
+            parameters: kernel.parameters().map_err(refused)?,
+            input: input.name().to_owned(),
+            body: (plan.body.start, plan.body.end - plan.body.start),
+            modified: input.modified(),
+            unit_bytes: plan.block_bytes,
+            // Others may work in another folder.
+            output: output.and_then(Output::shared_path).and_then(|path| absolute(path).ok()),
+            shipped: Shipped::of(kernel, input).map_err(refused)?,
+            list: None,
+        };
+        let options = Options { block_bytes: Some(plan.block_bytes), ..options.clone() };
+        let joined = OnceLock::new();
+        let (lease_units, spool) = (None, None);
+        Ok(Self {
+            kernel,
+            input,
+            output,
+            joined,
+            options,
+            plan,
+            description,
+            lease_units,
+            spool,
+            progress,
+        })
+    }
+
+    /// Leases have so many units, rounded down to a power of two, instead of what is measured.
+    #[must_use]
+    pub fn lease_units(self, units: Option<u64>) -> Self {
+        Self { lease_units: units, ..self }
+    }
+
+    /// Where the kernel writes, a [`Spooled`](stream::Spooled): nodes join the manager's.
+    #[must_use]
+    pub fn spool(mut self, spool: &'a Spool) -> Self {
+        self.description.output = spool.path().map(Path::to_owned);
+        // Who is sent its units has no place to join it from.
+        self.description.shipped = None;
+        Self { spool: Some(spool), ..self }
+    }
+
+    /// How each node works.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+impl<K: Kernel<Part: 'static>> KernelTask<'_, K> {
+    /// The result of the whole job: an empty part where there is none.
+    ///
+    /// # Errors
+    /// If it is another task's.
+    pub fn result(&self, result: Option<Part>) -> Result<K::Part, String> {
+        match result {
+            None => Ok(self.kernel.part(1)),
+            Some(part) => own::<K>(part),
+        }
+    }
+}
+
+fn merging<K: Kernel>(kernel: &K) -> Merging {
+    match kernel.merge_order() {
+        _ if size_of::<K::Part>() == 0 => Merging::Nothing,
+        MergeOrder::Any => Merging::AnyOrder,
+        MergeOrder::ByUnit => Merging::AlongTree,
+    }
+}
+
+fn own<K: Kernel<Part: 'static>>(part: Part) -> Result<K::Part, String> {
+    let own = part.downcast().map(|part| *part);
+    own.map_err(|_| foreign())
+}
+
+fn foreign() -> String {
+    "a part is of another kernel; this is a bug in Cellway".to_owned()
+}
+
+fn load<K: Kernel<Part: 'static>>(kernel: &K, name: &str, saved: &[u8]) -> Result<Part, String> {
+    let loaded = kernel.load(saved, 1);
+    Ok(Box::new(loaded.map_err(|error| format!("{name}: {error}"))?))
+}
+
+fn save<K: Kernel<Part: 'static>>(kernel: &K, name: &str, part: &Part) -> Result<Vec<u8>, String> {
+    let part = part.downcast_ref().ok_or_else(foreign)?;
+    let mut saved = Vec::new();
+    kernel.save(part, &mut saved).map_err(|error| format!("{name}: {error}"))?;
+    Ok(saved)
+}
+
+/// Brings what was put to the disk.
+fn settle(output: Option<&Output>) -> Result<(), String> {
+    let Some(output) = output else { return Ok(()) };
+    let (name, settled) = (output.name(), output.file().sync_data());
+    settled.map_err(|error| format!("{name} cannot be brought to the disk: {error}"))
+}
+
+fn merge<K: Kernel<Part: 'static>>(
+    kernel: &K,
+    name: &str,
+    part: Part,
+    later: Part,
+) -> Result<Part, String> {
+    let (mut part, later) = (own::<K>(part)?, own::<K>(later)?);
+    kernel.merge(&mut part, later).map_err(|error| format!("{name}: {error}"))?;
+    Ok(Box::new(part))
+}
+
+impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn join(&self, description: &Description) -> Result<(), String> {
+        description.check(&self.description)?;
+        if self.joined.get().is_some() {
+            return Ok(());
+        }
+        let output = match (&description.output, self.output) {
+            (Some(path), None) if let Some(spool) = self.spool => {
+                spool.join(path);
+                None
+            }
+            (Some(path), None) => Some(Output::join(path).map_err(|error| error.to_string())?),
+            _ => None,
+        };
+        // Threads that are nodes of one process join in the same way.
+        let _ = self.joined.set(Joined { output, unit_bytes: description.unit_bytes });
+        Ok(())
+    }
+
+    fn reads(&self) -> bool {
+        true
+    }
+
+    fn bytes(&self, range: Range<u64>) -> Result<Vec<u8>, String> {
+        let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
+        let said = |error: InputError| error.to_string();
+        self.input.read_exact_at(&mut bytes, range.start).map_err(said)?;
+        match self.input.changed().map_err(said)? {
+            Some(what) => Err(said(InputError::changed(self.input.name(), what))),
+            None => Ok(bytes),
+        }
+    }
+
+    fn spec(&self) -> JobSpec {
+        JobSpec {
+            units: self.plan.units.unwrap_or(0),
+            unit_bytes: self.plan.block_bytes,
+            merging: merging(self.kernel),
+            lease_units: self.lease_units,
+        }
+    }
+
+    fn part_bytes(&self) -> u64 {
+        self.kernel.memory_bytes(1)
+    }
+
+    fn load(&self, saved: &[u8]) -> Result<Part, String> {
+        load(self.kernel, self.input.name(), saved)
+    }
+
+    fn save(&self, part: &Part) -> Result<Vec<u8>, String> {
+        save(self.kernel, self.input.name(), part)
+    }
+
+    fn settle(&self) -> Result<(), String> {
+        let changed = self.input.changed().map_err(|error| error.to_string())?;
+        if let Some(what) = changed {
+            return Err(InputError::changed(self.input.name(), what).to_string());
+        }
+        let joined = self.joined.get().and_then(|joined| joined.output.as_ref());
+        settle(self.output.or(joined))
+    }
+
+    fn recorded(&self, units: u64) {
+        self.progress
+            .skip(units.saturating_mul(self.plan.block_bytes).min(self.description.body.1));
+    }
+
+    fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
+        merge(self.kernel, self.input.name(), part, later)
+    }
+
+    fn can_step(&self) -> bool {
+        self.plan.pipeline() == Pipeline::Fused
+    }
+
+    fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
+        let Self { kernel, input, output, joined, options, progress, .. } = self;
+        let reads = sent.map_or(Reads::Own(input), |sent| Reads::Sent(Box::new(sent)));
+        let (mut options, mut output) = (options.clone(), *output);
+        if let Some(joined) = joined.get() {
+            options.block_bytes = Some(joined.unit_bytes);
+            output = output.or(joined.output.as_ref());
+        }
+        let (to, lanes) = ((*kernel, output), self.plan.accelerators as u32);
+        Box::new(KernelSession::new(to, Some(reads), options, progress, lanes, tell))
+    }
+}
+
+#[cfg(test)]
+impl Description {
+    /// Some of all kinds.
+    pub(crate) fn any() -> impl proptest::strategy::Strategy<Value = Self> {
+        use proptest::prelude::*;
+        (
+            ".{0,9}",
+            prop::collection::vec(any::<u8>(), 0..9),
+            any::<(u64, u64)>(),
+            any::<(i64, i64)>(),
+            any::<Option<(u64, Vec<u8>)>>(),
+        )
+            .prop_map(|(kernel, parameters, body, modified, shipped)| Self {
+                kernel,
+                parameters,
+                input: "data".into(),
+                body,
+                modified,
+                unit_bytes: 1 << 20,
+                output: None,
+                shipped: shipped.map(|(len_bytes, head)| Shipped {
+                    len_bytes,
+                    head: vec![(7, head.into())],
+                    around: (1, 2),
+                }),
+                list: None,
+            })
+    }
+}

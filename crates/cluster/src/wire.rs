@@ -1,0 +1,214 @@
+//! Messages as bytes: postcard's format, one after the other, and a CRC-32C at the end.
+
+use crc_fast::{CrcAlgorithm, Digest};
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::task::Description;
+use crate::transport::MESSAGE_BYTES_MAX;
+use crate::{JobId, LeaseId, ToManager, ToNode};
+
+/// What one peer sends to another. A peer may be both, so it says which is meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message {
+    /// To a manager, with the saved result of a lease.
+    ToManager(ToManager<ByteBuf>),
+    /// To a node.
+    ToNode(ToNode),
+    /// To a node, before the first lease of a job.
+    Job(JobId, Description),
+    /// To a node: what it put so far is to be brought to the disk.
+    Settle(u64),
+    /// It is, or why not.
+    Settled(u64, Option<String>),
+    /// To a manager, by a node that does not read for itself: for bytes of the input of a
+    /// lease that it has.
+    Fetch {
+        /// Which lease.
+        lease: LeaseId,
+        /// Where they are.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// The answer to each.
+    Fetched {
+        /// Of that lease.
+        lease: LeaseId,
+        /// From there on.
+        offset: u64,
+        /// Or why there are none.
+        bytes: Result<ByteBuf, String>,
+    },
+}
+
+/// What came is no message: it was cut or changed on the way, or is another program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a message of {len} bytes was cut or changed on its way")]
+pub struct Garbled {
+    /// Its length in bytes.
+    pub len: usize,
+}
+
+const CRC_BYTES: usize = 4;
+
+/// Messages to one peer that leave at the same time go together up to so many bytes.
+const TOGETHER_BYTES_MAX: usize = 1 << 10;
+
+/// The longest result: with what is around it, it fits a message.
+pub(crate) const RESULT_BYTES_MAX: usize = MESSAGE_BYTES_MAX - TOGETHER_BYTES_MAX - AROUND_BYTES;
+const AROUND_BYTES: usize = 64;
+
+impl Message {
+    /// Its bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut packet = Packet::default();
+        packet.push(self);
+        packet.into_bytes()
+    }
+
+    /// What [`Message::to_bytes`] made bytes of, or such ones together. Allocates no more
+    /// than a few times as much.
+    ///
+    /// # Errors
+    /// If they are not what was sent.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Vec<Self>, Garbled> {
+        let garbled = Garbled { len: bytes.len() };
+        let (mut rest, sum) = bytes.split_last_chunk::<CRC_BYTES>().ok_or(garbled)?;
+        if crc(rest) != u32::from_le_bytes(*sum) {
+            return Err(garbled);
+        }
+        let mut messages = Vec::new();
+        while !rest.is_empty() {
+            let message;
+            (message, rest) = postcard::take_from_bytes(rest).map_err(|_| garbled)?;
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+}
+
+/// Messages that leave together.
+#[derive(Debug, Default)]
+pub(crate) struct Packet(Vec<u8>);
+
+impl Packet {
+    /// Whether another one should wait for the next.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len() > TOGETHER_BYTES_MAX
+    }
+
+    pub(crate) fn push(&mut self, message: &Message) {
+        // A long one is not moved while it grows.
+        if let Message::Fetched { bytes: Ok(bytes), .. } = message {
+            self.0.reserve(bytes.len() + AROUND_BYTES);
+        }
+        // It fails only where memory does, which ends the process before.
+        self.0 = postcard::to_extend(message, std::mem::take(&mut self.0)).unwrap_or_default();
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        let crc = crc(&self.0);
+        let mut bytes = self.0;
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(bytes);
+    digest.finalize() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Epoch, Failure, Hello, Lease, Refusal};
+
+    fn messages() -> impl Strategy<Value = Message> {
+        let epoch = || any::<u64>().prop_map(Epoch);
+        let lease = || any::<u64>().prop_map(LeaseId);
+        let bytes = prop::collection::vec(any::<u8>(), 0..300).prop_map(ByteBuf::from);
+        let failure = (any::<Option<u64>>(), any::<Option<u64>>(), ".{0,40}");
+        let failure = failure.prop_map(|(unit, offset, what)| Failure { unit, offset, what });
+        let work = (lease(), any::<u64>(), any::<u64>(), any::<u64>());
+        let work =
+            work.prop_map(|(id, job, first, units)| Lease { id, job: JobId(job), first, units });
+        let to_manager = prop_oneof![
+            ".{0,20}".prop_map(|build| ToManager::Hello(Hello { build, ..Hello::default() })),
+            (epoch(), any::<u64>()).prop_map(|(epoch, in_all)| ToManager::Ask { epoch, in_all }),
+            (epoch(), lease(), bytes).prop_map(|(epoch, lease, result)| ToManager::Result {
+                epoch,
+                lease,
+                result
+            }),
+            (epoch(), lease(), failure).prop_map(|(epoch, lease, failure)| ToManager::Failed {
+                epoch,
+                lease,
+                failure
+            }),
+            epoch().prop_map(|epoch| ToManager::Leaving { epoch }),
+        ];
+        let to_node = prop_oneof![
+            (epoch(), any::<Duration>())
+                .prop_map(|(epoch, heartbeat)| ToNode::Welcome { epoch, heartbeat }),
+            (".{0,9}", ".{0,9}")
+                .prop_map(|(ours, theirs)| ToNode::Refused(Refusal::Build { ours, theirs })),
+            (epoch(), work).prop_map(|(epoch, lease)| ToNode::Lease { epoch, lease }),
+        ];
+        let bytes = prop::collection::vec(any::<u8>(), 0..300).prop_map(ByteBuf::from);
+        let bytes = prop_oneof![bytes.prop_map(Ok), ".{0,40}".prop_map(Err)];
+        prop_oneof![
+            to_manager.prop_map(Message::ToManager),
+            to_node.prop_map(Message::ToNode),
+            (any::<u64>(), Description::any()).prop_map(|(job, of)| Message::Job(JobId(job), of)),
+            any::<u64>().prop_map(Message::Settle),
+            any::<(u64, Option<String>)>().prop_map(|(of, why)| Message::Settled(of, why)),
+            (lease(), any::<u64>(), any::<u64>()).prop_map(|(lease, offset, len)| Message::Fetch {
+                lease,
+                offset,
+                len
+            }),
+            (lease(), any::<u64>(), bytes).prop_map(|(lease, offset, bytes)| Message::Fetched {
+                lease,
+                offset,
+                bytes
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn messages_arrive_as_they_were(sent in prop::collection::vec(messages(), 1..5)) {
+            prop_assert_eq!(Message::from_bytes(&sent[0].to_bytes()), Ok(vec![sent[0].clone()]));
+            let mut packet = Packet::default();
+            sent.iter().for_each(|message| packet.push(message));
+            prop_assert_eq!(Message::from_bytes(&packet.into_bytes()), Ok(sent));
+        }
+
+        #[test]
+        fn what_was_cut_or_changed_is_found_out(
+            message in messages(), at in any::<prop::sample::Index>(), bit in 0..8_u8, cut in any::<bool>(),
+        ) {
+            let mut bytes = message.to_bytes();
+            let at = at.index(bytes.len());
+            if cut { bytes.truncate(at) } else { bytes[at] ^= 1_u8 << bit }
+            prop_assert_eq!(Message::from_bytes(&bytes), Err(Garbled { len: bytes.len() }));
+        }
+
+        #[test]
+        fn any_bytes_are_no_message_or_one(mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let crc = crc(&bytes);
+            bytes.extend_from_slice(&crc.to_le_bytes());
+            for message in Message::from_bytes(&bytes).into_iter().flatten() {
+                prop_assert_eq!(Message::from_bytes(&message.to_bytes()), Ok(vec![message]));
+            }
+        }
+    }
+}
