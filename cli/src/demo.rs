@@ -125,7 +125,7 @@ fn make(path: &Path, bytes: u64) -> io::Result<()> {
 /// Says how the runs will be laid out, and the memory they stay under.
 fn announce(out: &mut impl Write, made: &Path) -> anyhow::Result<u64> {
     let plan = stream::plan(&cipher(), &Input::open(made)?, &Options::default())?;
-    let bound_bytes = stream::rss_bytes().unwrap_or(0) + plan.memory_bytes;
+    let bound_bytes = stream::floor_bytes() + plan.memory_bytes;
     let (block, bound) = (Size(plan.block_bytes), Size(bound_bytes));
     writeln!(out, "Blocks of {block}, {} cores x {} threads.", plan.accelerators, plan.threads)?;
     writeln!(out, "Memory will stay under {bound}, however large the data is.")?;

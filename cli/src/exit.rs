@@ -46,8 +46,8 @@ impl Exit {
              nothing was touched\n  \
              {int}  Stopped by Ctrl-C (SIGINT); by SIGTERM {term}, by SIGHUP {}\n\n\
              After a failure or a signal an output file is as it was before, or whole if\n\
-             only the statistics could not be written. With --journal what was written\n\
-             stays in a hidden file beside it, for --resume.",
+             only the statistics or the trace could not be written. With --journal what\n\
+             was written stays in a hidden file beside it, for --resume.",
             Self::Signal(1).code()
         )
     }
@@ -71,6 +71,18 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// Why a command failed was said already.
+#[derive(Debug)]
+pub(crate) struct Told(pub(crate) Exit);
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("it was said why")
+    }
+}
+
+impl std::error::Error for Told {}
+
 /// Prints what clap has to say: help as it is, an error on one line.
 pub(crate) fn of_parsing(error: &clap::Error) -> Exit {
     match error.kind() {
@@ -90,8 +102,11 @@ pub(crate) fn of_parsing(error: &clap::Error) -> Exit {
     }
 }
 
-/// Prints why a command failed.
+/// Prints why a command failed, once.
 pub(crate) fn of_failure(error: &anyhow::Error) -> Exit {
+    if let Some(Told(exit)) = error.downcast_ref() {
+        return *exit;
+    }
     if error.chain().any(is_broken_pipe) {
         return Exit::Done;
     }

@@ -219,8 +219,7 @@ impl Tree {
 /// A server's error, with what to do about it.
 pub(crate) fn told(error: &FsError) -> anyhow::Error {
     let cure = match error.kind() {
-        // It says itself.
-        _ if error.to_string().contains("; ") => return anyhow::anyhow!("{error}"),
+        _ if error.has_cure() => return anyhow::anyhow!("{error}"),
         Kind::NotFound => "see 'cellway fs ls'",
         Kind::Permission => {
             "see its mode with 'cellway fs stat', or whether it is served read only"
@@ -347,4 +346,17 @@ fn mkdir(root: &Tree, path: &str) -> anyhow::Result<()> {
     let (directory, name) = root.place(path)?;
     let made = block_on(directory.create_file(name, kind::DIRECTORY | 0o755, READ));
     made.map(drop).map_err(|error| told(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_comes_with_one_cure() {
+        let missing = told(&FsError::new(Kind::NotFound, "a; b")).to_string();
+        assert_eq!(missing, "a; b: file does not exist; see 'cellway fs ls'");
+        let held = told(&FsError::because(Kind::Busy, "a", "is held; try again")).to_string();
+        assert_eq!(held, "a: is held; try again");
+    }
 }

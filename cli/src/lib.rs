@@ -58,11 +58,12 @@ pub fn main() -> ExitCode {
         Command::Fs(args) => fs::fs(&args),
         Command::Bench(args) => bench::bench(&args),
     });
-    match done {
+    let exit = match done {
         Ok(()) => Exit::Done,
         Err(error) => exit::of_failure(&error),
-    }
-    .into()
+    };
+    run::cluster::leave(exit.code());
+    exit.into()
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! `cellway run`: one kernel over one file, or over many.
 
+mod beside;
+pub(crate) mod cluster;
 mod journal;
 mod kernels;
 mod many;
@@ -11,7 +13,6 @@ mod window;
 
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cellway::accel::EngineChoice;
@@ -21,8 +22,7 @@ use cellway::kernels::{
 };
 use cellway::storage::Input;
 use cellway::stream::{
-    self, Begun, Chain, Direct, Journal, Outcome, Pipeline, Plan, Progress, Scheme, Stats, Trace,
-    Transform,
+    self, Begun, Chain, Direct, Journal, Outcome, Pipeline, Plan, Scheme, Stats, Transform,
 };
 use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::Format;
@@ -35,11 +35,13 @@ use clap::builder::{
 use crate::exit::{self, Exit, Usage};
 use crate::size::Size;
 use crate::stdout::Stdout;
+use beside::Left;
+use cluster::{ClusterArgs, Found, Nodes};
 use journal::JournalArgs;
 use kernels::{Kernels, KernelsParser};
-use names::{Beside, Drained, Fed};
+use names::{Drained, Fed};
 use parameters::Parameters;
-use stats::{Files, StatsFile, StatsJson};
+use stats::{Files, StatsFile};
 use window::Window;
 
 /// Stream files through a kernel
@@ -69,8 +71,9 @@ pub(crate) struct RunArgs {
     /// bytes of their paths; links and devices in it are passed over
     #[arg(short, long)]
     recursive: bool,
-    /// Replace OUTPUT if it exists, even if it is INPUT; the old file stays
-    /// until the new one is whole
+    /// Replace OUTPUT if it exists, even if it is INPUT, and in --out-dir what
+    /// exists, even the INPUT that it is made of but no other; the old file
+    /// stays until the new one is whole
     #[arg(short, long)]
     force: bool,
     /// Bring OUTPUT to the disk before ending (fsync); without this a power
@@ -101,6 +104,8 @@ pub(crate) struct RunArgs {
     parameters: Parameters,
     #[command(flatten)]
     journal: JournalArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     #[command(flatten)]
     layout: Layout,
 }
@@ -182,23 +187,15 @@ where
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let places = args.check()?;
     let window = Window::open(args.serve.as_ref())?;
-    let run = Run { args, places, window };
-    let parameters = &args.parameters;
-    let first = args.kernel.first.iter().copied();
-    match args.kernel.last.name {
-        "blake3" => run.reduce(Blake3::new()),
-        "count" => run.reduce(parameters.count()?),
-        "crc32c" => run.reduce(Crc32c::new()),
-        "histogram" => run.reduce(Histogram),
-        "linreg" => run.reduce(LinReg::new(parameters.pair_type()?)),
-        "replace" => run.write(run.transforms(first)?, parameters.replace()?),
-        "wordcount" => run.reduce(parameters.word_count()),
-        _ => {
-            let mut transforms = run.transforms(args.kernel.all())?;
-            let last = transforms.pop().expect("a run has a last kernel");
-            run.write(transforms, last)
-        }
-    }
+    let run = Run {
+        args,
+        places,
+        window,
+        nodes: args.cluster.start(args.verbose)?,
+        left: Left::default(),
+    };
+    let done = run.kernel().and_then(|()| run.nodes.end().map(drop));
+    run.end(done)
 }
 
 /// What the positional arguments stand for.
@@ -290,6 +287,7 @@ impl RunArgs {
         };
         given.check()?;
         self.check_files(&places)?;
+        self.cluster.check(self, self.is_many(&places))?;
         Ok(places)
     }
 
@@ -348,9 +346,30 @@ struct Run<'a> {
     args: &'a RunArgs,
     places: Places<'a>,
     window: Window,
+    nodes: Nodes,
+    left: Left,
 }
 
 impl Run<'_> {
+    fn kernel(&self) -> anyhow::Result<()> {
+        let parameters = &self.args.parameters;
+        let first = self.args.kernel.first.iter().copied();
+        match self.args.kernel.last.name {
+            "blake3" => self.reduce(Blake3::new()),
+            "count" => self.reduce(parameters.count()?),
+            "crc32c" => self.reduce(Crc32c::new()),
+            "histogram" => self.reduce(Histogram),
+            "linreg" => self.reduce(LinReg::new(parameters.pair_type()?)),
+            "replace" => self.write(self.transforms(first)?, parameters.replace()?),
+            "wordcount" => self.reduce(parameters.word_count()),
+            _ => {
+                let mut transforms = self.transforms(self.args.kernel.all())?;
+                let last = transforms.pop().expect("a run has a last kernel");
+                self.write(transforms, last)
+            }
+        }
+    }
+
     /// The transforms of `entries`; a key file is read once.
     fn transforms(
         &self,
@@ -378,11 +397,23 @@ impl Run<'_> {
     }
 
     /// Runs a kernel that has an output, after `first`.
-    fn write<K: Kernel>(&self, first: Vec<Transform>, last: K) -> anyhow::Result<()> {
+    fn write<K: Kernel<Part: 'static>>(
+        &self,
+        first: Vec<Transform>,
+        last: K,
+    ) -> anyhow::Result<()> {
         let kernel = Chain::new(first, last)?;
         let Some(path) = self.places.output else { return self.write_many(&kernel) };
+        if self.serves(&kernel)? {
+            return Ok(());
+        }
         let (fed, stats_file) = (self.open()?, self.open_stats()?);
         let input = &fed.input;
+        if !self.nodes.manages() {
+            // What it computes is the manager's.
+            let begun = &mut self.begin(&kernel, &fed.input, None)?;
+            return self.stream(&kernel, &fed.input, begun).map(drop);
+        }
         let drained = Drained::create(&self.window, path, self.args.force, self.args.sync)?;
         let to = drained.as_ref().map_or(path, Drained::path);
         let mut begun = self.begin(&kernel, input, Some(to))?;
@@ -397,10 +428,19 @@ impl Run<'_> {
                 let broke_off = ends.into_iter().flatten().next().map_or(error, Into::into);
                 return Err(self.window.why(broke_off));
             }
-            Ok(outcome) => outcome,
+            Ok(None) => return Ok(()),
+            Ok(Some(outcome)) => outcome,
         };
         let from = input.name().to_owned();
         fed.end().map_err(|error| self.window.why(error))?;
+        // Others may still be at a block that somebody else has put already.
+        let all_ended = self.nodes.end()?;
+        let mut shared = None;
+        if let (false, Some(output)) = (all_ended, &mut begun.output) {
+            // What is kept for another run goes once this one is complete.
+            shared = begun.journal.as_ref().and_then(Journal::partial);
+            output.unshare()?;
+        }
         let streamed = Instant::now();
         let mut name = path.display().to_string();
         // One that is gone on with may have its name already.
@@ -413,22 +453,31 @@ impl Run<'_> {
             drained.commit()?;
         }
         journal::done(begun.journal)?;
+        if let Some(shared) = shared {
+            shared.discard(None);
+        }
         let commit = streamed.elapsed();
         let files = Files { input: from, inputs: 1, output: Some(name) };
         self.conclude(stats_file, files, &outcome.stats, commit)
     }
 
-    fn reduce<K: Finish>(&self, last: K) -> anyhow::Result<()> {
+    fn reduce<K: Finish<Part: 'static>>(&self, last: K) -> anyhow::Result<()> {
         let first = self.transforms(self.args.kernel.first.iter().copied())?;
         let kernel = Chain::new(first, last)?;
         let reduced = if self.args.is_many(&self.places) {
-            self.reduce_many(&kernel)?
+            match self.reduce_many(&kernel)? {
+                Some(reduced) => reduced,
+                None => return Ok(()),
+            }
+        } else if self.serves(&kernel)? {
+            return Ok(());
         } else {
             let (fed, stats_file) = (self.open()?, self.open_stats()?);
             let mut begun = self.begin(&kernel, &fed.input, None)?;
             let outcome = match self.stream(&kernel, &fed.input, &mut begun) {
                 Err(error) => return Err(self.window.why(fed.failed().map_or(error, Into::into))),
-                Ok(outcome) => outcome,
+                Ok(None) => return Ok(()),
+                Ok(Some(outcome)) => outcome,
             };
             let files = Files { input: fed.input.name().to_owned(), inputs: 1, output: None };
             fed.end().map_err(|error| self.window.why(error))?;
@@ -458,93 +507,34 @@ impl Run<'_> {
         Fed::open(&self.window.files, &self.places.inputs[0])
     }
 
-    fn open_stats(&self) -> anyhow::Result<Option<StatsFile>> {
-        let file = self.args.stats.as_deref().filter(|path| !is_stdout(path));
-        file.map(|path| StatsFile::create(&self.window, path)).transpose()
-    }
-
-    fn begin<K: Kernel>(
-        &self,
-        kernel: &K,
-        input: &Input,
-        output: Option<&Path>,
-    ) -> anyhow::Result<Begun> {
-        let (args, options) = (self.args, self.args.layout.options());
-        let run = (kernel, input);
-        let begun = Begun::one(run, output, args.journal.keep(), args.force, &options)?;
-        let journal = begun.journal.map(|journal| args.journal.begun(journal));
-        Ok(Begun { journal, ..begun })
-    }
-
-    fn stream<K: Kernel>(
+    fn stream<K: Kernel<Part: 'static>>(
         &self,
         kernel: &K,
         input: &Input,
         begun: &mut Begun,
-    ) -> anyhow::Result<Outcome<K::Part>> {
-        let Begun { options, output, journal } = begun;
-        if self.args.verbose {
-            tell_layout(kernel.name(), &stream::plan(kernel, input, options)?);
+    ) -> anyhow::Result<Found<K::Part>> {
+        if self.args.verbose && self.nodes.is_none() {
+            tell_layout(kernel.name(), &stream::plan(kernel, input, &begun.options)?);
         }
-        let output = output.as_ref();
         // A bar would be drawn over the output.
-        let quiet = output.is_some()
-            && self.places.output.is_some_and(is_stdout)
-            && std::io::stdout().is_terminal();
+        let quiet = !self.nodes.manages()
+            || begun.output.is_some()
+                && self.places.output.is_some_and(is_stdout)
+                && std::io::stdout().is_terminal();
         self.watched(input.len_bytes(), |progress| {
             let mut work = || {
+                if !self.nodes.is_none() {
+                    return self.nodes.stream(self.args, (kernel, input), begun, progress);
+                }
+                let Begun { options, output, journal } = &mut *begun;
                 journal::resumable(journal, |journal| {
+                    let output = output.as_ref();
                     stream::run_journaled(kernel, input, output, options, progress, journal)
                 })
+                .map(Some)
             };
             if quiet { work() } else { progress::show(progress, input.len_bytes(), work) }
         })
-    }
-
-    /// Does `work`, and leaves its trace if one is asked for.
-    fn watched<T>(
-        &self,
-        len_bytes: Option<u64>,
-        work: impl FnOnce(&Progress) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
-        let file = self.args.trace.as_deref().map(|path| Beside::create(&self.window, path));
-        let file = file.transpose()?;
-        let progress = match &file {
-            Some(file) => Progress::traced(Trace::new(file.sequential())),
-            None => Progress::default(),
-        };
-        let progress = if self.window.is_open() { progress.observed() } else { progress };
-        let progress = &Arc::new(progress);
-        self.window.show(progress, len_bytes, self.args.told());
-        let done = work(progress);
-        self.window.end(&done);
-        if let (Some(trace), Some(file)) = (progress.trace(), file) {
-            // Of a run that failed too: it shows how far it got.
-            file.commit(trace.finish())?;
-        }
-        done
-    }
-
-    /// What a run says once its result is out.
-    fn conclude(
-        &self,
-        stats_file: Option<StatsFile>,
-        files: Files,
-        stats: &Stats,
-        commit: Duration,
-    ) -> anyhow::Result<()> {
-        let name = self.args.kernel.name();
-        let json = StatsJson::new(&name, files, stats, commit);
-        if self.args.verbose {
-            exit::tell(&went(stats));
-        }
-        if let Some(file) = stats_file {
-            file.write(&json)?;
-        }
-        if self.args.stats_on_stdout() {
-            json.write(Stdout::lock())?;
-        }
-        Ok(())
     }
 }
 
@@ -557,7 +547,7 @@ struct Reduced<P> {
 }
 
 fn tell_layout(kernel: &str, plan: &Plan) {
-    let now = stream::rss_bytes().unwrap_or(0);
+    let now = stream::floor_bytes();
     exit::tell(&laid_out(kernel, plan, now + plan.memory_bytes));
 }
 

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cellway::stream::{Journal, JournalErrorKind, Keep, StreamError};
+use cellway::Kernel;
+use cellway::storage::{self, Input, Output};
+use cellway::stream::{Begun, Journal, JournalErrorKind, Keep, StreamError, plan};
 use clap::Args;
 
-use super::names;
+use super::{Run, names};
 use crate::exit::Usage;
 use crate::signals;
 
@@ -14,7 +16,7 @@ use crate::signals;
 #[command(next_help_heading = "Resuming")]
 pub(super) struct JournalArgs {
     /// Record in FILE what is done, so that after a crash, a failure or a signal
-    /// the same command with --resume FILE goes on; FILE is removed once the run
+    /// the same command with --resume FILE goes on, on nodes with any number of them; FILE is removed once the run
     /// is complete. Till then OUTPUT, or that of a large INPUT of many, is a hidden
     /// file beside it, and what a wordcount has found a hidden folder beside FILE,
     /// which is on this machine, #U/PATH or PATH
@@ -75,10 +77,36 @@ impl JournalArgs {
     }
 }
 
+impl Run<'_> {
+    /// Makes the output, and the journal if there is to be one.
+    pub(super) fn begin<K: Kernel>(
+        &self,
+        kernel: &K,
+        input: &Input,
+        output: Option<&Path>,
+    ) -> anyhow::Result<Begun> {
+        let (args, options) = (self.args, self.args.layout.options());
+        let keeps = args.journal.file().is_some() && self.nodes.manages();
+        if self.nodes.share_output() && !keeps {
+            let len_bytes = plan(kernel, input, &options)?.output_bytes();
+            let how = storage::Options { force: args.force, len_bytes };
+            let output = output.map(|output| Output::create_shared(output, &how)).transpose()?;
+            return Ok(Begun { options, output, journal: None });
+        }
+        let run = (kernel, input);
+        let begun = match self.nodes.is_none() || !keeps {
+            true => Begun::one(run, output, args.journal.keep(), args.force, &options)?,
+            false => Begun::on_nodes(run, output, args.journal.keep(), args.force, &options)?,
+        };
+        let journal = begun.journal.map(|journal| args.journal.begun(journal));
+        Ok(Begun { journal, ..begun })
+    }
+}
+
 /// A failure that a run with a journal recovers from.
 #[derive(Debug)]
 pub(super) struct Stopped {
-    error: StreamError,
+    error: String,
     journal: String,
 }
 
@@ -105,8 +133,13 @@ pub(super) fn resumable<T>(
     work(Some(journal)).map_err(|error| match error {
         // What this journal tells is of no use here.
         StreamError::Journal(ref unfit) if unfit.kind() == JournalErrorKind::Unfit => error.into(),
-        error => Stopped { error, journal: name }.into(),
+        error => stopped(&error, &name),
     })
+}
+
+/// A failure after which the run goes on with `journal`.
+pub(super) fn stopped(error: &dyn std::fmt::Display, journal: &str) -> anyhow::Error {
+    Stopped { error: error.to_string(), journal: journal.to_owned() }.into()
 }
 
 /// The run is complete.

@@ -14,10 +14,14 @@ use crate::exit::Usage;
 
 impl Run<'_> {
     /// Writes an output for each input.
-    pub(super) fn write_many<K: Kernel>(&self, kernel: &K) -> anyhow::Result<()> {
+    pub(super) fn write_many<K: Kernel<Part: 'static>>(&self, kernel: &K) -> anyhow::Result<()> {
         let out_dir =
             self.args.out_dir.as_deref().expect("a run without a place to write was refused");
         let inputs = self.list()?;
+        if !self.nodes.manages() {
+            // What it computes is the manager's.
+            return self.on_nodes(kernel, &inputs, None).map(drop);
+        }
         self.check_outputs(out_dir, &inputs)?;
         // What the kernel or the layout refuses leaves no directories.
         stream::plan_all(kernel, &inputs, &self.args.options())?;
@@ -25,19 +29,32 @@ impl Run<'_> {
         let (dir, mut journal) = self.begin_many(kernel, &inputs, Some(out_dir))?;
         let dir = dir.expect("a run with a place to write was begun with it");
         let outputs = Outputs { dir: &dir, sync: self.args.sync };
-        let outcome = self.stream_many(kernel, &inputs, Some(&outputs), &mut journal)?;
+        let outcome = if self.nodes.is_none() {
+            self.stream_many(kernel, &inputs, Some(&outputs), &mut journal)?
+        } else {
+            let outcome = self.on_nodes(kernel, &inputs, Some(&outputs))?;
+            outcome.expect("the manager of a run is told what was found")
+        };
         journal::done(journal)?;
         let files = self.files(&inputs, Some(dir.name()));
         self.conclude(stats_file, files, &outcome.stats, Duration::ZERO)
     }
 
     /// Merges what each input gives.
-    pub(super) fn reduce_many<K: Kernel>(&self, kernel: &K) -> anyhow::Result<Reduced<K::Part>> {
+    /// `None` at a node that is not the manager.
+    pub(super) fn reduce_many<K: Kernel<Part: 'static>>(
+        &self,
+        kernel: &K,
+    ) -> anyhow::Result<Option<Reduced<K::Part>>> {
         let inputs = self.list()?;
         let stats_file = self.open_stats()?;
         let (_, mut journal) = self.begin_many(kernel, &inputs, None)?;
-        let outcome = self.stream_many(kernel, &inputs, None, &mut journal)?;
-        Ok(Reduced { outcome, files: self.files(&inputs, None), stats_file, journal })
+        let outcome = match self.nodes.is_none() {
+            true => Some(self.stream_many(kernel, &inputs, None, &mut journal)?),
+            false => self.on_nodes(kernel, &inputs, None)?,
+        };
+        let files = self.files(&inputs, None);
+        Ok(outcome.map(|outcome| Reduced { outcome, files, stats_file, journal }))
     }
 
     fn begin_many<K: Kernel>(

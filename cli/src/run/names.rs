@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context as _;
 use cellway::fs::{self, Change, Files, FsError, Kind, OpenMode, PipeWatch, wait};
-use cellway::storage::{self, Input, InputError, Output, OutputError, SequentialWriter};
+use cellway::storage::{self, Input, InputError};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
 use super::window::Window;
@@ -105,17 +105,19 @@ pub(super) struct Given<'a> {
 impl Given<'_> {
     /// Whether such a run can be.
     pub(super) fn check(&self) -> Result<(), Usage> {
-        let inputs = || self.inputs.iter().map(PathBuf::as_path);
-        if let Some(name) = inputs().chain(self.output).find_map(name) {
+        let inputs = self.inputs.iter().map(PathBuf::as_path);
+        if let Some(name) = inputs.chain(self.output).find_map(name) {
             let what = match (self.is_many, self.has_journal) {
-                (true, _) => {
+                (true, _) => Some(
                     "comes by a server, and several INPUTs, or those for --out-dir, are paths \
-                    that are opened in their turn; give it alone"
-                }
-                (_, true) => "cannot be gone on with; a run with a journal takes files",
-                _ => return self.check_servers(),
+                    that are opened in their turn; give it alone",
+                ),
+                (_, true) => Some("cannot be gone on with; a run with a journal takes files"),
+                _ => None,
             };
-            return Err(Usage(format!("{name} {what}")));
+            if let Some(what) = what {
+                return Err(Usage(format!("{name} {what}")));
+            }
         }
         self.check_servers()
     }
@@ -267,9 +269,15 @@ impl Drained {
         &self.path
     }
 
-    /// All is written, and no output open any more.
-    pub(super) fn commit(mut self) -> anyhow::Result<()> {
+    /// All is written, and no output open any more: whoever reads it finds its end.
+    pub(super) fn close(&mut self) {
         self.is_whole.store(true, Ordering::SeqCst);
+        self.writer = None;
+    }
+
+    /// Closes it, and waits until it is where it was to be.
+    pub(super) fn commit(mut self) -> anyhow::Result<()> {
+        self.close();
         self.end().map_err(|error| told(&error))?;
         // Who reads a pipe of this run needs it until the end.
         Ok(self.pipe.take().map_or(Ok(()), |pipe| wait(pipe.finished()))?)
@@ -294,38 +302,6 @@ impl Drop for Drained {
     fn drop(&mut self) {
         // Of a run that failed: that is what is told.
         let _ = self.end();
-    }
-}
-
-/// Statistics or a trace: opened before the run, so that a wrong name shows early, it
-/// appears whole at the end and replaces what had its name.
-pub(super) struct Beside {
-    file: Output,
-    drained: Option<Drained>,
-}
-
-impl Beside {
-    pub(super) fn create(window: &Window, path: &Path) -> anyhow::Result<Self> {
-        let drained = Drained::create(window, path, true, false)?;
-        let options = storage::Options { force: true, len_bytes: None };
-        let file = Output::create(drained.as_ref().map_or(path, Drained::path), &options)?;
-        Ok(Self { file, drained })
-    }
-
-    pub(super) fn sequential(&self) -> SequentialWriter {
-        self.file.sequential()
-    }
-
-    /// It was written, and nobody writes to it any more: `written` says how that went.
-    pub(super) fn commit(self, written: Result<(), OutputError>) -> anyhow::Result<()> {
-        let Self { file, drained } = self;
-        match (written.and_then(|()| file.commit(false)), drained) {
-            (Ok(()), Some(drained)) => drained.commit(),
-            (Err(error), Some(drained)) => {
-                Err(drained.abandon().map_or(error.into(), |error| told(&error)))
-            }
-            (done, None) => Ok(done?),
-        }
     }
 }
 

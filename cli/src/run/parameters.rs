@@ -24,7 +24,7 @@ const MAX_RECORD_BYTES: u64 = 1 << 30;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Kernel parameters")]
 pub(super) struct Parameters {
-    #[arg(long, value_name = "FILE", help = help("key-file"), value_parser = names::any())]
+    #[arg(long, value_name = "FILE", help = help_with_warning(), value_parser = names::any())]
     key_file: Option<PathBuf>,
     #[arg(long, value_name = "HEX", value_parser = Iv128::parse, help = help("iv"))]
     iv: Option<Iv128>,
@@ -165,6 +165,10 @@ fn help(name: &str) -> String {
         Some(format!("{}{rest} [{}{needed}]", first.to_uppercase(), kernel.name))
     };
     CATALOGUE.iter().filter_map(of_kernel).collect::<Vec<_>>().join("; ")
+}
+
+fn help_with_warning() -> String {
+    format!("{}; from another machine, #n/tcp!.., it comes in clear text", help("key-file"))
 }
 
 fn help_with_table_default() -> String {

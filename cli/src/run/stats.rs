@@ -7,7 +7,7 @@ use std::time::Duration;
 use cellway::stream::{self, Stats, Step};
 use serde::Serialize;
 
-use super::names::Beside;
+use super::beside::{Beside, Closed};
 use super::window::Window;
 
 /// What was read and written.
@@ -129,10 +129,10 @@ impl StatsFile {
         Ok(Self(Beside::create(window, path)?))
     }
 
-    pub(super) fn write(self, stats: &StatsJson<'_>) -> anyhow::Result<()> {
+    pub(super) fn write(self, stats: &StatsJson<'_>) -> anyhow::Result<Closed> {
         let mut line = Vec::new();
         stats.write(&mut line)?;
         let written = self.0.sequential().write_all(&line);
-        self.0.commit(written)
+        self.0.close(written)
     }
 }

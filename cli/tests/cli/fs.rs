@@ -8,7 +8,7 @@ use std::process::Child;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::program::{Folder, Outcome, cellway, command, finish, noise};
+use crate::program::{Folder, Outcome, Watchdog, cellway, command, finish, noise};
 use crate::signals::{pid, with_default_signals};
 
 /// A server that runs until the end.
@@ -24,6 +24,7 @@ impl Served {
             arguments.extend(["--export".to_owned(), format!("{name}={}", dir.display())]);
         }
         let mut child = with_default_signals(&command(arguments)).spawn().unwrap();
+        let _watchdog = Watchdog::of(&child);
         let mut address = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut address).unwrap();
         if address.is_empty() {

@@ -12,7 +12,7 @@ use ninep::{FEW, Few, Names, Qid, Qids, Reply, Request, Stat, Tag};
 use serde_json::{Value, json};
 
 use crate::fs::Served;
-use crate::program::{Folder, finish, names, skip};
+use crate::program::{Folder, Watchdog, finish, names, skip};
 
 /// Clients at once, of each language.
 const CLIENTS: usize = 4;
@@ -311,6 +311,7 @@ fn compare(python: &Path, seed: u64, count: usize) {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    let _watchdog = Watchdog::of(&child);
     let mut lines = BufWriter::new(child.stdin.take().unwrap());
     let mut made = BufReader::new(child.stdout.take().unwrap());
     // As many wait in it as the pipes to Python and back hold, no more.

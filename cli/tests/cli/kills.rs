@@ -80,6 +80,16 @@ impl Kills {
     }
 }
 
+/// On nodes, all of which are killed with their manager.
+const ON_NODES: &[&str] = &[
+    "identity {} {} --nodes 3",
+    "aes256-ctr {} {} --iv 000102030405060708090a0b0c0d0e0f --nodes 2",
+    "blake3 {} --nodes 3",
+    "crc32c {} --nodes 2 --unit 128K",
+    "linreg {} --type f64 --nodes 4",
+    "wordcount {} --nodes 3",
+];
+
 /// One kernel in a folder, and what an undisturbed run came to.
 struct Scene {
     folder: Folder,
@@ -254,6 +264,11 @@ fn with_journals(runs: &[&str], old: Option<&'static [u8]>, mut kills: Kills) {
 #[test]
 fn killed_runs_go_on_and_end_the_same() {
     with_journals(RUNS, None, Kills::share(40));
+}
+
+#[test]
+fn killed_runs_on_nodes_go_on_and_end_the_same() {
+    with_journals(ON_NODES, None, Kills::share(24));
 }
 
 #[test]

@@ -12,6 +12,8 @@ mod machine;
 mod many;
 mod many_kills;
 mod names;
+mod nodes;
+mod nodes_many;
 mod outputs;
 mod program;
 mod resume;

@@ -5,7 +5,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Child;
 
-use crate::program::{Folder, Outcome, arguments, cellway, cellway_fed, command, finish, noise};
+use crate::program::{
+    Folder, Outcome, Watchdog, arguments, cellway, cellway_fed, command, finish, noise,
+};
 
 /// A program that told where it serves.
 struct Server {
@@ -27,6 +29,7 @@ impl Server {
         let export = format!("d={}{how}", folder.path("").display());
         let line = ["serve", "--listen", &address, "--export", &export];
         let mut child = command(line).spawn().unwrap();
+        let _watchdog = Watchdog::of(&child);
         let mut told = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut told).unwrap();
         assert_eq!(told.trim_end(), address);
@@ -45,6 +48,7 @@ fn served(folder: &Folder, line: &str, paths: &[&Path]) -> (Child, String) {
     let arguments = arguments(line, paths).into_iter();
     let arguments = arguments.chain(["--serve".into(), address.clone().into()]);
     let mut child = command(arguments).spawn().unwrap();
+    let _watchdog = Watchdog::of(&child);
     let mut told = [0; 1];
     // The first byte of what it says is the sign that it listens.
     child.stderr.as_mut().unwrap().read_exact(&mut told).unwrap();
@@ -215,7 +219,7 @@ fn over_tcp_one_only_looks() {
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert_eq!(fs("fs ls @ /p", address).code, Some(1));
     drop(writer);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(finish(child).code, Some(0));
 }
 
 const IV: &str = "000102030405060708090a0b0c0d0e0f";
@@ -294,6 +298,47 @@ fn a_key_comes_and_statistics_go_by_pipes() {
     let ended = finish(child);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(std::fs::read(&out).unwrap() == std::fs::read(&local).unwrap());
+}
+
+#[test]
+fn who_reads_what_a_run_leaves_keeps_nobody_else_waiting() {
+    let folder = Folder::new();
+    let input = folder.file("in", &noise(8, 100_000));
+    let read = |name: &str, address: &str| loop {
+        let read = fs(&format!("fs cat @ /p/{name}"), address);
+        if read.code == Some(0) {
+            return String::from_utf8(read.stdout).unwrap();
+        }
+        assert!(read.stderr.contains("does not exist"), "{}", read.stderr);
+    };
+    // In any order.
+    let mut names = [("trace", "\"compute\""), ("stats", "\"bytes_in\":100000")];
+    for _ in 0..2 {
+        let line = "run crc32c {} --stats #p/stats --trace #p/trace";
+        let (child, address) = served(&folder, line, &[&input]);
+        for (name, part) in names {
+            let text = read(name, &address);
+            assert!(text.contains(part), "{name}: {text}");
+        }
+        assert_eq!(finish(child).code, Some(0));
+        names.reverse();
+    }
+    // Why a run failed is said before its trace is read.
+    let torn = folder.file("torn", &[&b"a\n".repeat(1000)[..], &b"x".repeat(1 << 21)].concat());
+    let line = "run count {} --pattern a --lines --trace #p/trace --max-record 1K";
+    let (mut child, address) = served(&folder, line, &[&torn]);
+    let _watchdog = Watchdog::of(&child);
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut lines = String::new();
+    for _ in 0..2 {
+        said.read_line(&mut lines).unwrap();
+    }
+    assert!(lines.contains("torn: ") && lines.ends_with('\n'), "{lines}");
+    assert!(read("trace", &address).contains("\"get\""));
+    assert_eq!(finish(child).code, Some(1));
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
 }
 
 #[test]

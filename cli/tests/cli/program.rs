@@ -5,7 +5,11 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
 pub(crate) const EXE: &str = env!("CARGO_BIN_EXE_cellway");
@@ -100,13 +104,60 @@ pub(crate) fn cellway_fed(line: &str, paths: &[&Path], input: &[u8]) -> Outcome 
     })
 }
 
+/// Longer than any run here takes on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// Waits for its end. One that hangs is killed, and fails with what it said.
+#[track_caller]
 pub(crate) fn finish(child: Child) -> Outcome {
+    finish_within(child, PATIENCE)
+}
+
+#[track_caller]
+fn finish_within(child: Child, patience: Duration) -> Outcome {
+    let watchdog = Watchdog::within(&child, patience);
     let output = child.wait_with_output().unwrap();
-    Outcome {
-        code: output.status.code(),
-        stdout: output.stdout,
-        stderr: String::from_utf8(output.stderr).unwrap(),
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    if watchdog.has_killed() {
+        let stdout = output.stdout.get(..1000).unwrap_or(&output.stdout).escape_ascii();
+        panic!("killed after {patience:?}; it said {stderr:?}, and began with \"{stdout}\"");
     }
+    Outcome { code: output.status.code(), stdout: output.stdout, stderr }
+}
+
+/// Kills a program that hangs, unless it is dropped before: who reads from it finds the end.
+pub(crate) struct Watchdog {
+    ended: Sender<()>,
+    has_killed: JoinHandle<bool>,
+}
+
+impl Watchdog {
+    pub(crate) fn of(child: &Child) -> Self {
+        Self::within(child, PATIENCE)
+    }
+
+    fn within(child: &Child, patience: Duration) -> Self {
+        let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
+        let (ended, end) = mpsc::channel();
+        let has_killed = std::thread::spawn(move || {
+            let hangs = end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
+            hangs && pidfd_send_signal(&process, Signal::KILL).is_ok()
+        });
+        Self { ended, has_killed }
+    }
+
+    fn has_killed(self) -> bool {
+        drop(self.ended);
+        self.has_killed.join().unwrap()
+    }
+}
+
+#[test]
+#[should_panic(expected = "killed after 50ms; it said")]
+fn a_program_that_hangs_fails_with_what_it_said() {
+    let folder = Folder::new();
+    let child = command(arguments("run crc32c {}", &[&folder.fifo("fifo")])).spawn().unwrap();
+    finish_within(child, Duration::from_millis(50));
 }
 
 impl Outcome {

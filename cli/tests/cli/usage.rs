@@ -136,7 +136,7 @@ fn every_help_page_fits_80_columns() {
         }
     }
     let page = cellway("run --help", &[]).ok_text();
-    for part in ["Exit codes", "130", "aes256-ctr", "--key-file", "fsync"] {
+    for part in ["Exit codes", "130", "aes256-ctr", "--key-file", "clear", "fsync"] {
         assert!(page.contains(part), "{part}");
     }
 }

@@ -40,13 +40,17 @@
 //!
 //! The layers beneath, each usable by itself: [`accel`] (one accelerator),
 //! [`storage`] (inputs and outputs), [`stream`] (kernels over files),
-//! [`kernels`] (those that come along), [`fs`] (file servers, and file calls).
+//! [`kernels`] (those that come along), [`fs`] (file servers, and file calls),
+//! [`record`] (typed parameters, units and results), [`cluster`] (many machines).
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use {accel, fs, kernels, storage, stream};
+pub use {accel, cluster, fs, kernels, record, storage, stream};
+
+/// A struct whose layout travels with it: see [`record`].
+pub use record::Record;
 
 pub use stream::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Options, Out, Outcome,

@@ -1,0 +1,408 @@
+//! Runs on several nodes: threads of this process, or those that `mpirun` started.
+
+mod many;
+mod rewrite;
+mod sent;
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use cellway::cluster::drive::{self, ClusterError, Config, Farewell, MANAGER, Report, Ship};
+use cellway::cluster::task::{KernelTask, Part, Task};
+use cellway::cluster::transport::Endpoint;
+use cellway::cluster::transport::mpi::{self, Mpi};
+use cellway::cluster::{Counters, Hello, JobSpec};
+use cellway::storage::Input;
+use cellway::stream::{Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
+use cellway::{Effect, Kernel, Options};
+use cellway_bench::args::parse_bytes;
+use clap::{Args, ValueEnum};
+
+use super::{RunArgs, journal};
+use crate::exit::{self, Usage};
+use crate::size::Size;
+use sent::ShipArg;
+
+/// More threads that are nodes are a slip of the hand.
+const NODES_MAX: i64 = 256;
+
+/// Longer than any run.
+const LINGER_MAX: Duration = Duration::from_secs(1 << 32);
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Nodes")]
+pub(super) struct ClusterArgs {
+    /// Compute on N nodes that are threads of this process, each with its share of
+    /// the cores
+    #[arg(long, value_name = "N", conflicts_with_all = ["cluster", "manager_only"],
+          value_parser = clap::value_parser!(u32).range(1..=NODES_MAX))]
+    nodes: Option<u32>,
+    /// Compute on all processes that `mpirun` started with this command; the first
+    /// one gives out work, prints the result and computes too. INPUT is read by each
+    /// under the same name, or sent: see --ship
+    #[arg(long, value_name = "NAME", value_enum)]
+    cluster: Option<Transport>,
+    /// What nodes do: connector, ask for work as they need it, the next received while
+    /// one is computed; basic, one part each, of as many blocks or, at the end, fewer, and
+    /// nothing overlaps; single, the first node does all
+    #[arg(long, value_name = "MODE", value_enum)]
+    mode: Option<Mode>,
+    /// Bytes that a node gets at a time, down to whole blocks by powers of two
+    /// [default: measured, for each node]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    unit: Option<u64>,
+    /// How other nodes come by their blocks. The first one opens INPUT and reads its own
+    /// [default: auto; with --nodes, whose threads share INPUT, locators]
+    #[arg(long, value_name = "HOW", value_enum)]
+    ship: Option<ShipArg>,
+    /// The process that gives out work does not compute
+    #[arg(long, requires = "cluster")]
+    manager_only: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    /// Open MPI or MPICH
+    Mpi,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mode {
+    #[default]
+    Connector,
+    Basic,
+    Single,
+}
+
+/// What was found, and how; `None` at a node that is not the manager.
+pub(super) type Found<P> = Option<Outcome<P>>;
+
+/// The nodes of a run.
+pub(super) enum Nodes {
+    /// This machine, without any.
+    None,
+    Threads(u32),
+    Peer(RefCell<Peer>, Rank),
+}
+
+/// This process among others.
+pub(super) enum Peer {
+    Begins(Box<dyn Endpoint>),
+    Runs,
+    Ends(Farewell),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rank {
+    manages: bool,
+    peers: u32,
+}
+
+impl ClusterArgs {
+    fn is_asked_for(&self) -> bool {
+        self.nodes.is_some() || self.cluster.is_some()
+    }
+
+    /// Whether the options fit together.
+    pub(super) fn check(&self, args: &RunArgs, is_many: bool) -> Result<(), Usage> {
+        let wrong = |what: &str| Err(Usage(what.to_owned()));
+        if !self.is_asked_for() {
+            return match (self.mode, self.unit) {
+                (Some(_), _) => wrong("--mode is about nodes; give --nodes N, or --cluster mpi"),
+                (_, Some(_)) => wrong("--unit is about nodes; give --nodes N, or --cluster mpi"),
+                _ if self.ship.is_some() => {
+                    wrong("--ship is about nodes; give --nodes N, or --cluster mpi")
+                }
+                _ => Ok(()),
+            };
+        }
+        let is_rewrite = args.kernel.last.effect == Effect::Rewrite;
+        if args.journal.file().is_some() && (is_many || is_rewrite) {
+            let what = "a run on nodes of many INPUTs, or that rewrites, has no journal yet";
+            return wrong(&format!("{what}; leave it out, or run without nodes"));
+        }
+        if args.trace.is_some() {
+            return wrong("--trace shows one machine; leave it out, or run without nodes");
+        }
+        if self.cluster.is_some() && args.serve.is_some() {
+            return wrong("--serve shows one process; leave it out, or take --nodes");
+        }
+        if self.ship() == Ship::Bytes && (is_many || is_rewrite) {
+            let what =
+                "--ship bytes sends blocks of one INPUT, to kernels whose blocks have places";
+            return wrong(&format!("{what}; let each process read for itself"));
+        }
+        if self.ship() == Ship::Bytes && args.layout.direct == Direct::On {
+            return wrong(
+                "--direct on bypasses a cache, and what --ship bytes sends is in memory; leave one out",
+            );
+        }
+        if self.mode == Some(Mode::Single) && self.manager_only {
+            return wrong(
+                "with --mode single the manager alone computes; leave --manager-only out",
+            );
+        }
+        Ok(())
+    }
+
+    /// Meets the others.
+    pub(super) fn start(&self, verbose: bool) -> anyhow::Result<Nodes> {
+        Ok(match (self.nodes, self.cluster) {
+            (Some(_), _) if self.mode == Some(Mode::Single) => Nodes::Threads(1),
+            (Some(nodes), _) => Nodes::Threads(nodes),
+            (None, None) => Nodes::None,
+            (None, Some(Transport::Mpi)) => {
+                let mpi = Mpi::start()?;
+                let (manages, peers) = (mpi.own() == MANAGER, mpi.peers());
+                if peers == 1 && self.manager_only {
+                    let what = "with --manager-only somebody else must compute";
+                    return Err(Usage(format!("{what}; start more processes by mpirun -n")).into());
+                }
+                if manages && verbose {
+                    exit::tell(&format!("{}: {}", mpi.library(), mpi.when_lost()));
+                }
+                Nodes::Peer(RefCell::new(Peer::Begins(Box::new(mpi))), Rank { manages, peers })
+            }
+        })
+    }
+
+    /// What each node takes of this machine.
+    fn options(&self, nodes: &Nodes, mut asked: Options) -> Options {
+        if self.ship() == Ship::Bytes {
+            // As where it is sent, so that all is counted alike.
+            asked.direct = Direct::Off;
+        }
+        let nodes = match nodes {
+            Nodes::None => return asked,
+            Nodes::Peer(..) if self.mode == Some(Mode::Single) => return asked,
+            Nodes::Peer(..) => return mpi::share(asked),
+            Nodes::Threads(nodes) => nodes,
+        };
+        let cores = cellway::accel::Config::default().accelerators;
+        let share = (cores / *nodes as usize).max(1);
+        Options { accelerators: asked.accelerators.or(Some(share)), ..asked }
+    }
+
+    fn ship(&self) -> Ship {
+        self.ship.unwrap_or_default().into()
+    }
+
+    fn config(&self) -> Config {
+        let manager_computes = !self.manager_only;
+        let mut config = Config { manager_computes, ship: self.ship(), ..Config::default() };
+        if self.mode == Some(Mode::Basic) {
+            config.hello = Hello { buffers: 1, ..config.hello };
+        }
+        if self.unit.is_some() || self.mode == Some(Mode::Basic) {
+            config.manager.lease_bytes_max = u64::MAX;
+        }
+        config
+    }
+
+    /// Units of a lease, where that is not measured.
+    fn lease_units(&self, units: u64, unit_bytes: u64, nodes: u32) -> Option<u64> {
+        match (self.unit, self.mode) {
+            (Some(bytes), _) => Some((bytes / unit_bytes.max(1)).max(1)),
+            (None, Some(Mode::Basic)) => {
+                let nodes = u64::from(nodes - u32::from(self.manager_only));
+                Some(units.div_ceil(nodes.max(1)).next_power_of_two())
+            }
+            (None, _) => None,
+        }
+    }
+}
+
+impl Nodes {
+    /// Whether this process prints, writes and tells.
+    pub(super) fn manages(&self) -> bool {
+        !matches!(self, Self::Peer(_, Rank { manages: false, .. }))
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    /// Whether other processes write to the output too.
+    pub(super) fn share_output(&self) -> bool {
+        matches!(self, Self::Peer(..))
+    }
+
+    /// Takes leave of the others, which write nothing afterwards; `false` if one may, for
+    /// it did not say that it ends. Once is enough.
+    pub(super) fn end(&self) -> anyhow::Result<bool> {
+        if let Self::Peer(peer, _) = self
+            && let Peer::Ends(farewell) = peer.replace(Peer::Runs)
+        {
+            farewell.say()?;
+        }
+        Ok(!mpi::must_leave())
+    }
+
+    fn count(&self) -> u32 {
+        match self {
+            Self::None => 1,
+            Self::Threads(nodes) => *nodes,
+            Self::Peer(_, Rank { peers, .. }) => *peers,
+        }
+    }
+
+    /// Runs `kernel` on all of them.
+    pub(super) fn stream<K: Kernel<Part: 'static>>(
+        &self,
+        args: &RunArgs,
+        (kernel, input): (&K, &Input),
+        begun: &mut Begun,
+        progress: &Progress,
+    ) -> anyhow::Result<Found<K::Part>> {
+        if kernel.effect() == Effect::Rewrite {
+            return self.rewrite(args, (kernel, input, begun.output.as_ref()), progress);
+        }
+        let Begun { options, output, journal } = begun;
+        let output = output.as_ref();
+        let options = args.cluster.options(self, options.clone());
+        let task = KernelTask::new(kernel, input, output, &options, progress)?;
+        let lease_units = self.lease_units(args, task.spec());
+        let task = task.lease_units(lease_units);
+        let plan = task.plan();
+        let units = (task.spec().units, task.spec().unit_bytes);
+        let output_bytes = plan.output_bytes().unwrap_or(0);
+        let journal = journal.as_mut().map(|journal| {
+            let name = journal.name().to_owned();
+            Ok::<_, anyhow::Error>((name, Pieces::new(journal, output, units, output_bytes)?))
+        });
+        let journal = journal.transpose()?;
+        let done = self.carry_out(args, (&task, plan), output.is_some(), journal)?;
+        let Some((part, stats)) = done else { return Ok(None) };
+        let part = task.result(part).map_err(anyhow::Error::msg)?;
+        Ok(Some(Outcome { part, stats }))
+    }
+
+    fn lease_units(&self, args: &RunArgs, spec: JobSpec) -> Option<u64> {
+        args.cluster.lease_units(spec.units, spec.unit_bytes, self.count())
+    }
+
+    /// Does the one job of a run on all of them.
+    fn carry_out(
+        &self,
+        args: &RunArgs,
+        (task, plan): (&dyn Task, &Plan),
+        writes: bool,
+        journal: Option<(String, Pieces<'_>)>,
+    ) -> anyhow::Result<Option<(Option<Part>, Stats)>> {
+        let cluster = &args.cluster;
+        let config = cluster.config();
+        let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
+        let results_bytes = config.results_bytes(task, self.count());
+        // A record has them once more.
+        let results_bytes = results_bytes * if journal.is_some() { 2 } else { 1 };
+        let sent_bytes =
+            config.shipped_bytes(task, self.count() - 1, matches!(self, Self::Threads(_)));
+        let memory_bytes = here * plan.memory_bytes + results_bytes + sent_bytes;
+        let bound = cellway::stream::floor_bytes() + memory_bytes;
+        if args.verbose && self.manages() {
+            exit::tell(&format!(
+                "{}: nodes {}, accelerators on each {}, threads on each {}, blocks of {}, memory here at most {}",
+                task.description().kernel,
+                self.count(),
+                plan.accelerators,
+                plan.threads,
+                Size(plan.block_bytes),
+                Size(bound)
+            ));
+        }
+        let started = Instant::now();
+        let tasks: [&dyn Task; 1] = [task];
+        let is_single = cluster.mode == Some(Mode::Single);
+        let (name, pieces) = journal.unzip();
+        let stopped = |error: ClusterError| match &name {
+            Some(name) => journal::stopped(&error, name),
+            None => error.into(),
+        };
+        let (report, stats) = match self {
+            Self::Peer(peer, rank) if is_single => {
+                let Peer::Begins(endpoint) = peer.replace(Peer::Runs) else {
+                    anyhow::bail!("the processes have met already; this is a bug in Cellway")
+                };
+                // The first takes as long as it takes.
+                let linger = if rank.manages { config.linger } else { LINGER_MAX };
+                peer.replace(Peer::Ends(Farewell::new(endpoint, linger)));
+                if !rank.manages {
+                    self.end()?;
+                    return Ok(None);
+                }
+                let ran =
+                    drive::run_local_journaled(1, &tasks, &config, pieces).map_err(stopped)?;
+                (Some(ran.0), ran.1)
+            }
+            Self::Peer(peer, _) => meet(peer, &tasks, &config, (pieces, stopped))?,
+            _ => {
+                let ran = drive::run_local_journaled(self.count(), &tasks, &config, pieces)
+                    .map_err(stopped)?;
+                (Some(ran.0), ran.1)
+            }
+        };
+        let Some(Report { mut results, counters }) = report else { return Ok(None) };
+        let result = results.pop().context("a run has one job")?;
+        let part = result.map_err(|error| match &name {
+            Some(name) => journal::stopped(&error, name),
+            None => error.into(),
+        })?;
+        if args.verbose {
+            exit::tell(&went(&counters));
+        }
+        let stats = stats.into_iter().reduce(|mut all, node| {
+            all.add(&node);
+            all
+        });
+        // Where nothing was computed here, this is how it would have been.
+        let mut stats = match stats {
+            Some(stats) => stats,
+            None => cellway::stream::Stats::planned(plan.clone()),
+        };
+        stats.memory_bound_bytes = bound;
+        if self.share_output() && !is_single {
+            // Those of others are not known here, so neither are rates.
+            (stats.spent, stats.stages) = (Spent::default(), Vec::new());
+        }
+        stats.elapsed = started.elapsed();
+        stats.bytes_in = task.description().body.1;
+        stats.bytes_out = if writes { stats.bytes_in } else { 0 };
+        Ok(Some((part, stats)))
+    }
+}
+
+/// Works with the others, as a manager or a node.
+fn meet(
+    peer: &RefCell<Peer>,
+    tasks: &[&dyn Task],
+    config: &Config,
+    (pieces, stopped): (Option<Pieces<'_>>, impl FnOnce(ClusterError) -> anyhow::Error),
+) -> anyhow::Result<(Option<Report>, Vec<Stats>)> {
+    let Peer::Begins(endpoint) = peer.replace(Peer::Runs) else {
+        anyhow::bail!("the processes have met already; this is a bug in Cellway")
+    };
+    let ran = drive::run_journaled(endpoint, tasks, config, pieces).map_err(stopped)?;
+    peer.replace(Peer::Ends(ran.farewell));
+    if let Some(why) = ran.unfit {
+        // The others do without it, and are not to be ended by it.
+        exit::tell(&why);
+    }
+    Ok((ran.report, ran.stats))
+}
+
+/// The line after a run, about its nodes.
+fn went(counters: &Counters) -> String {
+    let Counters { joined, lost, given, given_again, given_twice, failures, .. } = counters;
+    format!(
+        "nodes joined {joined}, lost {lost}; work given {given} times, again after a loss or failure \
+         {given_again}, to a second node {given_twice}; failures {failures}"
+    )
+}
+
+/// Ends a process that has started MPI.
+pub(crate) fn leave(code: u8) {
+    if mpi::is_started() {
+        mpi::leave(code.into());
+    }
+}
