@@ -13,6 +13,7 @@ mod arrival;
 mod blocks;
 mod cachedfile;
 pub mod chain;
+pub mod cluster;
 pub mod coldfile;
 mod filemem;
 pub mod fio;
@@ -48,6 +49,7 @@ use clap::{Subcommand, ValueEnum};
 
 use crate::aes::AesArgs;
 use crate::args::IrregularArgs;
+use crate::cluster::ClusterArgs;
 use crate::fs_bandwidth::FsBandwidthArgs;
 use crate::identity::IdentityArgs;
 use crate::irregular::Irregular as _;
@@ -99,6 +101,8 @@ pub enum Bench {
     Matmul(MatmulArgs),
     /// What others who look into a run cost it
     Observer(ObserverArgs),
+    /// Many machines: units, nodes, leases (Cell Connector, chapter 5)
+    Cluster(ClusterArgs),
 }
 
 /// How results are printed.
@@ -128,6 +132,7 @@ pub fn tables(bench: &Bench) -> anyhow::Result<Vec<Table>> {
         Bench::FsBandwidth(args) => fs_bandwidth::run(args, &machine)?,
         Bench::Matmul(args) => matmul::run(args, &machine)?,
         Bench::Observer(args) => observer::run(args, &machine)?,
+        Bench::Cluster(args) => cluster::run(args, &machine)?,
         Bench::Walk(args) => vec![walk::Walk::run(args, &machine)?],
         Bench::Listrank(args) => vec![listrank::ListRank::run(args, &machine)?],
         Bench::Probe(args) => vec![probe::Probe::run(args, &machine)?],
@@ -151,6 +156,10 @@ pub fn run(bench: &Bench, format: Format, html: Option<&Path>) -> anyhow::Result
     // Opened first: a wrong name must not show after an hour.
     let html = html.map(|path| Output::create(path, &options)).transpose()?;
     let tables = tables(bench)?;
+    // A process that is not the first of many has nothing to say.
+    if tables.is_empty() {
+        return Ok(());
+    }
     if let Some(output) = html {
         output.sequential().write_all(page::page(&tables)?.as_bytes())?;
         output.commit(false)?;

@@ -140,8 +140,19 @@ impl Paired {
     /// How many times faster `version` is than `base`, round by round.
     #[must_use]
     pub fn speedup(&self, version: usize, base: usize) -> Spread {
+        Spread::of(self.speedups(version, base))
+    }
+
+    /// Where the median of [`Paired::speedup`] lies with a confidence of 95%,
+    /// whatever the ratios' distribution: all of them where rounds are few.
+    #[must_use]
+    pub fn speedup_interval(&self, version: usize, base: usize) -> (f64, f64) {
+        median_interval(self.speedups(version, base).collect())
+    }
+
+    fn speedups(&self, version: usize, base: usize) -> impl Iterator<Item = f64> {
         let pairs = self.item_ns[base].iter().zip(&self.item_ns[version]);
-        Spread::of(pairs.map(|(base, version)| base / version))
+        pairs.map(|(base, version)| base / version)
     }
 }
 
@@ -169,6 +180,18 @@ impl Spread {
     }
 }
 
+/// The ranks around the middle between which a median lies in 95 of 100 samples
+/// (the normal approximation of the sign test).
+fn median_interval(mut values: Vec<f64>) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    let rank = ((count - 1.96 * count.sqrt()) / 2.0).floor().max(0.0) as usize;
+    match values.len().checked_sub(1 + rank) {
+        Some(last) => (values[rank], values[last]),
+        None => (f64::NAN, f64::NAN),
+    }
+}
+
 /// The length of a core's clock cycle in ns while it is busy: a chain of
 /// one-cycle instructions, best of three short runs, so that an interruption
 /// does not count.
@@ -188,6 +211,15 @@ mod tests {
         let spread = Spread::of([4.0, 1.0, 3.0, 2.0]);
         assert_eq!(spread, Spread { median: 2.5, min: 1.0, max: 4.0 });
         assert!(Spread::of([]).median.is_nan());
+    }
+
+    #[test]
+    fn a_median_lies_between_ranks_around_the_middle() {
+        let values = |count: u32| (0..count).map(f64::from).collect();
+        assert_eq!(median_interval(values(3)), (0.0, 2.0));
+        // 50 - 9.8 = 40.2 from either end.
+        assert_eq!(median_interval(values(100)), (40.0, 59.0));
+        assert!(median_interval(vec![]).0.is_nan());
     }
 
     #[test]

@@ -45,13 +45,18 @@ pub struct ObserverArgs {
         default_value = "blake3,crc32c,aes256-ctr"
     )]
     pub kernels: Vec<KernelArg>,
-    /// How long one run lasts, about: it streams the input as often as that takes
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600),
-          value_name = "N")]
-    pub seconds: u64,
+    /// How long one run lasts, about: it streams the input as often as that takes. Many
+    /// short runs tell small differences, long ones what it costs to be read
+    #[arg(long, default_value_t = 3.0, value_parser = parse_seconds, value_name = "N")]
+    pub seconds: f64,
     /// How often, and whether in earnest.
     #[command(flatten)]
     pub rounds: Rounds,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "not a number from 0.01 to 3600".into())
 }
 
 /// What is computed.
@@ -142,7 +147,7 @@ fn table(
     let mut work =
         Work { kernel, path: file.folder().join(CachedFile::NAME), bytes: args.bytes, passes: 1 };
     if !args.rounds.quick {
-        work.passes = work.passes_of(Duration::from_secs(args.seconds))?;
+        work.passes = work.passes_of(Duration::from_secs_f64(args.seconds))?;
     }
     let reads = OBSERVERS.map(|_| RefCell::new(Vec::new()));
     let mut versions: Vec<_> = OBSERVERS
@@ -164,8 +169,8 @@ fn table(
         ("run", ""),
         ("rate", "GB/s"),
         ("rate / not served", "x"),
-        ("least", "x"),
-        ("greatest", "x"),
+        ("from", "x"),
+        ("to", "x"),
         ("reads", ""),
     ];
     let (name, size) = (kernel.name(), show_bytes(args.bytes));
@@ -173,18 +178,22 @@ fn table(
     let mut table = Table::new(title, machine, &columns);
     for (version, (name, _)) in OBSERVERS.into_iter().enumerate() {
         let ratio = costs.speedup(version, 0);
+        let (from, to) = costs.speedup_interval(version, 0);
         // The first run of each only warms up.
         let reads = Spread::of(reads[version].borrow().iter().skip(1).copied());
         table.row([
             name.into(),
             (1.0 / costs.item_ns(version).median).into(),
             ratio.median.into(),
-            ratio.min.into(),
-            ratio.max.into(),
+            from.into(),
+            to.into(),
             Cell::from(reads.median),
         ]);
     }
-    table.note("medians; ratios are of the runs of one round, below 1 where the run took longer");
+    table.note(
+        "medians; ratios are of the runs of one round, below 1 where the run took longer; from, to: \
+         where the median of all such ratios lies, in 95 of 100 tables",
+    );
     table.note(
         "served, as by run --serve: #job at a unix socket, and what each thread does last is kept; servers and \
          clients are this process's, made before the time starts",

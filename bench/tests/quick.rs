@@ -99,6 +99,11 @@ fn observer() {
 }
 
 #[test]
+fn cluster() {
+    check("cluster", 7);
+}
+
+#[test]
 fn senseless_arguments_are_refused() {
     for line in [
         "walk --threads 0",
@@ -109,6 +114,8 @@ fn senseless_arguments_are_refused() {
         "synthetic --threads many",
         "aes --pages 3k",
         "fs-bandwidth --block 48",
+        "cluster --nodes 1",
+        "cluster --parts all",
     ] {
         let line = format!("bench {line}");
         assert!(CommandLine::try_parse_from(line.split(' ')).is_err(), "{line}");

@@ -1,0 +1,183 @@
+//! Many machines (Cell Connector, chapter 5): what a unit costs, what part of their time
+//! nodes compute, and applications by the length of what a node gets at a time. All
+//! processes that `mpirun` started take part; a process alone has nodes that are threads.
+//! The load on the manager, scaling and faults are shown in virtual time.
+
+mod limited;
+mod peer;
+mod ship;
+mod simulation;
+mod sweep;
+mod unit;
+mod work;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use cellway::cluster::transport::{local, mpi};
+use cellway::storage::Input;
+use clap::{Args, ValueEnum};
+
+use crate::args::{Rounds, parse_bytes, parse_threads};
+use crate::cachedfile::CachedFile;
+use crate::machine::Machine;
+use crate::table::Table;
+use peer::Peer;
+use sweep::Sweep;
+
+/// Arguments of `bench cluster`.
+#[derive(Args, Clone, Debug)]
+pub struct ClusterArgs {
+    /// What is measured
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "PART,..",
+        default_value = "cost,busy,ship,sweep,load,scaling,faults"
+    )]
+    pub parts: Vec<PartArg>,
+    /// Nodes that are threads of this process, where no mpirun started it
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub nodes: u32,
+    /// Accelerators of each, in the sweep
+    #[arg(long, default_value = "1", value_name = "N", value_parser = parse_threads)]
+    pub accelerators: usize,
+    /// Units whose cost is measured
+    #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub units: u64,
+    /// Input of each application of the sweep; half of it is sent
+    #[arg(long, default_value = "512M", value_parser = parse_bytes, value_name = "BYTES")]
+    pub bytes: u64,
+    /// Lengths of a lease in the sweep
+    #[arg(long, value_delimiter = ',', value_parser = parse_bytes, value_name = "BYTES,..",
+          default_value = "256K,1M,4M,16M,64M")]
+    pub lengths: Vec<u64>,
+    /// Folder for inputs, which all peers see
+    #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
+    pub dir: PathBuf,
+    /// How often, and whether in earnest.
+    #[command(flatten)]
+    pub rounds: Rounds,
+}
+
+/// What `bench cluster` measures.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartArg {
+    /// What a unit costs beside a bare message there and back
+    Cost,
+    /// What part of their time nodes compute, with units of a millisecond
+    Busy,
+    /// Blocks that the manager sends over a link as fast as the nodes compute: connector
+    /// against basic
+    Ship,
+    /// Applications by the length of what a node gets at a time (Figure 5.1)
+    Sweep,
+    /// What leases of each length ask of the manager, in virtual time (Figure 5.7)
+    Load,
+    /// Speed by the number of nodes, up to 10,000, in virtual time (Figure 5.8)
+    Scaling,
+    /// Nodes that are slow or die, in virtual time
+    Faults,
+}
+
+/// Tables at the manager, none at nodes.
+pub(crate) fn run(args: &ClusterArgs, machine: &Machine) -> anyhow::Result<Vec<Table>> {
+    let mut args = args.clone();
+    if args.rounds.quick {
+        (args.units, args.bytes, args.lengths) = (50, 1 << 20, vec![64 << 10, 1 << 20]);
+    }
+    if mpi::was_launched() {
+        let mpi = mpi::Mpi::start()?;
+        let library = mpi.library().to_owned();
+        return part_in(Peer::new(Box::new(mpi)), &args, &library, machine);
+    }
+    thread::scope(|scope| {
+        let mut peers =
+            local::endpoints(args.nodes).into_iter().map(|one| Peer::new(Box::new(one)));
+        let manager = peers.next().context("there are no peers")?;
+        let part = |peer| part_in(peer, &args, "threads of one process", machine);
+        let nodes: Vec<_> = peers.map(|node| scope.spawn(move || part(node))).collect();
+        let tables = part(manager);
+        for node in nodes {
+            let ended = node.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            // The manager's error is the cause of theirs.
+            if tables.is_ok() {
+                ended?;
+            }
+        }
+        tables
+    })
+}
+
+/// What one peer does.
+fn part_in(
+    peer: Peer,
+    args: &ClusterArgs,
+    transport: &str,
+    machine: &Machine,
+) -> anyhow::Result<Vec<Table>> {
+    anyhow::ensure!(peer.count() > 1, "there is one process; start at least two by mpirun -n 2");
+    let own = peer.manages().then(|| CachedFile::create(&args.dir, args.units * unit::BLOCK_BYTES));
+    let own = own.transpose()?;
+    let folder = own.as_ref().map_or(Path::new(""), CachedFile::folder);
+    let said = peer.meet(folder.as_os_str().as_bytes())?;
+    let folder = match own {
+        Some(_) => folder.to_owned(),
+        None => PathBuf::from(OsStr::from_bytes(said.first().context("no folder")?)),
+    };
+    let input = Input::open(&folder.join(CachedFile::NAME))?;
+    let rounds = args.rounds.count();
+    let mut tables = Vec::new();
+    for part in &args.parts {
+        let mut table = match part {
+            PartArg::Load | PartArg::Scaling | PartArg::Faults => {
+                // Virtual time needs no peers.
+                if peer.manages() {
+                    let show = match part {
+                        PartArg::Load => simulation::load,
+                        PartArg::Scaling => simulation::scaling,
+                        _ => simulation::faults,
+                    };
+                    tables.push(show(args.rounds.quick, machine)?);
+                }
+                continue;
+            }
+            PartArg::Cost => unit::cost(&peer, &input, rounds, machine)?,
+            PartArg::Busy => {
+                let time = Duration::from_micros(if args.rounds.quick { 10 } else { 1000 });
+                let few = folder.join("few");
+                if peer.manages() {
+                    let file = std::fs::File::create_new(&few)?;
+                    file.set_len(args.units.min(2000) * unit::BLOCK_BYTES)?;
+                }
+                peer.meet(&[])?;
+                unit::busy(&peer, &Input::open(&few)?, time, rounds, machine)?
+            }
+            PartArg::Ship => {
+                let time = Duration::from_micros(if args.rounds.quick { 10 } else { 1250 });
+                let sent = folder.join("sent");
+                if peer.manages() {
+                    std::fs::File::create_new(&sent)?.set_len(args.bytes / 2)?;
+                }
+                peer.meet(&[])?;
+                ship::over_a_link(&peer, &Input::open(&sent)?, time, rounds, machine)?
+            }
+            PartArg::Sweep => {
+                let (bytes, lengths) = (args.bytes, args.lengths.as_slice());
+                let accelerators = args.accelerators;
+                let folder = &folder;
+                Sweep { peer: &peer, folder, bytes, lengths, accelerators, rounds }.run(machine)?
+            }
+        };
+        table.note(format!("transport: {transport}"));
+        tables.push(table);
+    }
+    let manages = peer.manages();
+    peer.close()?;
+    Ok(if manages { tables } else { Vec::new() })
+}

@@ -1,0 +1,89 @@
+//! A kernel that computes for so long, and no more.
+
+use std::time::{Duration, Instant};
+
+use cellway::stream::{Block, Effect, Kernel, KernelError, Saved, Unit};
+
+use crate::hw::one_cycle_chain;
+
+/// Computes so many rounds of a chain for each block, which it does not look at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    pub(super) rounds: u64,
+}
+
+/// What was computed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Done {
+    pub(super) units: u64,
+    /// By the clock, other processes included.
+    pub(super) computing: Duration,
+}
+
+impl Work {
+    /// That which takes `time` on this core, and how long it does at the fastest.
+    pub(super) fn taking(time: Duration) -> (Self, Duration) {
+        let fastest = |rounds| {
+            let lap = || {
+                let started = Instant::now();
+                std::hint::black_box(one_cycle_chain(rounds));
+                started.elapsed()
+            };
+            (0..20).map(|_| lap()).min().unwrap_or_default()
+        };
+        let probe = 1 << 14;
+        let rounds = time.as_secs_f64() / fastest(probe).as_secs_f64() * probe as f64;
+        let work = Self { rounds: (rounds as u64).max(1) };
+        (work, fastest(work.rounds))
+    }
+}
+
+impl Kernel for Work {
+    type Part = Done;
+    type Header = ();
+
+    fn name(&self) -> &str {
+        "work"
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reduce
+    }
+
+    fn part(&self, _accelerators: usize) -> Done {
+        Done::default()
+    }
+
+    fn block(&self, _: &Unit<'_>, _: Block<'_>, part: &mut Done) -> Result<(), KernelError> {
+        part.units += 1;
+        if self.rounds > 0 {
+            let started = Instant::now();
+            std::hint::black_box(one_cycle_chain(self.rounds));
+            part.computing += started.elapsed();
+        }
+        Ok(())
+    }
+
+    fn merge(&self, part: &mut Done, later: Done) -> Result<(), KernelError> {
+        part.units += later.units;
+        part.computing += later.computing;
+        Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(self.rounds.to_le_bytes().to_vec())
+    }
+
+    fn save(&self, part: &Done, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        out.extend(part.units.to_le_bytes());
+        out.extend((part.computing.as_nanos() as u64).to_le_bytes());
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<Done, KernelError> {
+        let mut saved = Saved::new(saved);
+        let (units, nanos) = (saved.array()?, saved.array()?);
+        let computing = Duration::from_nanos(u64::from_le_bytes(nanos));
+        Ok(Done { units: u64::from_le_bytes(units), computing })
+    }
+}
