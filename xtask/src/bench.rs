@@ -23,6 +23,7 @@ pub(crate) const EXPERIMENTS: &[&str] = &[
     "fs-bandwidth",
     "matmul",
     "observer",
+    "cluster",
 ];
 
 /// What to run.

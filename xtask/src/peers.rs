@@ -33,19 +33,24 @@ pub(crate) fn prepare(report: &mut Report) {
             }
         }
     }
-    if let Err(error) = Workspace::read().map(|workspace| prepare_interop(&workspace, report)) {
-        report.skipped.insert(format!("9P2000 peers: {error:#}"));
+    if let Err(error) = Workspace::read().map(|workspace| prepare_made(&workspace, report)) {
+        report.skipped.insert(format!("9P2000 and MPI peers: {error:#}"));
     }
 }
 
-/// Makes the 9P2000 peers of other languages, below the build folder, where the
-/// tests look for them; neither needs root. What is there already is kept.
-fn prepare_interop(workspace: &Workspace, report: &mut Report) {
-    let source = workspace.root.join("cli/tests/interop");
+/// Makes 9P2000 peers of other languages and MPIs, below the build folder, where the
+/// tests look for them; none needs root. What is there already is kept.
+fn prepare_made(workspace: &Workspace, report: &mut Report) {
+    let interop = workspace.root.join("cli/tests/interop");
+    let mpis = workspace.root.join("crates/cluster/tests/transports/peers");
     let into = workspace.target.join("peers");
+    let python9p = interop.join("python/requirements.txt");
     for (name, made) in [
-        ("python-9p (what 9P2000 messages must equal)", python(&source.join("python"), &into)),
-        ("9fans.net/go (a 9P2000 client)", go(&source.join("go"), &into)),
+        ("python-9p (what 9P2000 messages must equal)", python(&python9p, &into.join("python"))),
+        ("9fans.net/go (a 9P2000 client)", go(&interop.join("go"), &into)),
+        ("Open MPI 5", python(&mpis.join("openmpi5.txt"), &into.join("openmpi5"))),
+        ("Open MPI 4.1", python(&mpis.join("openmpi4.txt"), &into.join("openmpi4"))),
+        ("MPICH", python(&mpis.join("mpich.txt"), &into.join("mpich"))),
     ] {
         match made {
             Ok(path) => println!("{name}: {}", path.display()),
@@ -54,17 +59,16 @@ fn prepare_interop(workspace: &Workspace, report: &mut Report) {
     }
 }
 
-/// A Python with the packages of `source`, pinned by their hashes.
-fn python(source: &Path, into: &Path) -> Result<PathBuf> {
-    let (wanted, dir) = (source.join("requirements.txt"), into.join("python"));
+/// A Python in `dir` with the packages that `wanted` pins by their hashes, and their programs.
+fn python(wanted: &Path, dir: &Path) -> Result<PathBuf> {
     let (python, stamp) = (dir.join("bin/python"), dir.join("requirements.txt"));
-    let is_there = fs::read(&stamp).is_ok_and(|there| fs::read(&wanted).is_ok_and(|w| w == there));
+    let is_there = fs::read(&stamp).is_ok_and(|there| fs::read(wanted).is_ok_and(|w| w == there));
     if !is_there {
-        make(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&dir))?;
+        make(Command::new("python3").args(["-m", "venv", "--clear"]).arg(dir))?;
         let mut pip = Command::new(&python);
-        pip.args(["-m", "pip", "install", "--quiet", "--require-hashes", "-r"]).arg(&wanted);
+        pip.args(["-m", "pip", "install", "--quiet", "--require-hashes", "-r"]).arg(wanted);
         make(pip.args(["--disable-pip-version-check", "--only-binary", ":all:"]))?;
-        fs::copy(&wanted, &stamp)?;
+        fs::copy(wanted, &stamp)?;
     }
     Ok(python)
 }

@@ -15,6 +15,7 @@ const SMOKE: &[(&str, &[&str])] = &[
     ("cellway-cli", &["info"]),
     ("cellway-cli", &["kernels"]),
     ("cellway-cli", &["demo"]),
+    ("average", &[]),
     ("entropy", &["Cargo.lock"]),
     ("factors", &["60"]),
 ];
