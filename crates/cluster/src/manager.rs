@@ -221,7 +221,11 @@ impl<R> Manager<R> {
         match message {
             ToManager::Hello(hello) => self.join(node, &hello, actions),
             ToManager::Ask { epoch, in_all } => {
+                let (now, deadline) = (self.now, self.config.deadline);
                 if let Some(member) = self.member(node, epoch, actions) {
+                    if member.waits_in_vain(in_all, now, deadline) {
+                        return self.lose(node, actions);
+                    }
                     member.ask(in_all);
                     self.settle(node, actions);
                 }

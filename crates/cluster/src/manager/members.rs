@@ -28,6 +28,8 @@ pub(crate) struct Member {
     /// Leases asked for, and given, since it joined.
     asked: u64,
     given: u64,
+    /// When it was given something last.
+    gave: Duration,
     pub(crate) leases: BTreeMap<LeaseId, Held>,
     pub(crate) leaving: bool,
     pub(crate) queued: bool,
@@ -37,6 +39,13 @@ impl Member {
     /// It wants `in_all` leases; no more than it has buffers for.
     pub(crate) fn ask(&mut self, in_all: u64) {
         self.asked = self.asked.max(in_all.min(self.given + self.buffers));
+    }
+
+    /// Whether it waits for leases that were given long ago, and are nobody's any more:
+    /// what gave them was lost, and what withdrew them told it nothing.
+    pub(crate) fn waits_in_vain(&self, in_all: u64, now: Duration, deadline: Duration) -> bool {
+        let has_all = in_all <= self.given && self.leases.is_empty();
+        has_all && in_all > 0 && now.saturating_sub(self.gave) >= deadline
     }
 
     /// Leases it may get now.
@@ -140,6 +149,7 @@ impl<R> Manager<R> {
             buffer_bytes: hello.buffer_bytes,
             asked: 0,
             given: 0,
+            gave: self.now,
             leases: BTreeMap::new(),
             leaving: false,
             queued: false,
@@ -282,6 +292,7 @@ impl<R> Manager<R> {
         let member = self.members.get_mut(&node)?;
         member.leases.insert(lease.id, held);
         member.given += 1;
+        member.gave = self.now;
         Some(lease)
     }
 
@@ -309,6 +320,7 @@ impl<R> Manager<R> {
         let later = |at: &mut Duration| *at = at.saturating_add(late).min(now);
         for member in self.members.values_mut() {
             later(&mut member.heard);
+            later(&mut member.gave);
             member.leases.values_mut().for_each(|held| later(&mut held.given));
         }
         self.jobs.values_mut().for_each(|job| later(&mut job.deserted));

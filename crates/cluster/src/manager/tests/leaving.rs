@@ -41,3 +41,24 @@ fn what_a_node_cannot_do_is_free_for_others_however_many_cannot() {
     let error = JobError::NoNodes { waited: join_wait, said: Some("last".into()) };
     assert_eq!(bench.passes(join_wait), [Action::Failed { job: JOB, error }]);
 }
+
+#[test]
+fn who_asks_in_vain_for_what_was_lost_on_its_way_joins_anew() {
+    let mut bench = Bench::new(Config::default());
+    let spec = JobSpec { units: 2, lease_units: Some(1), ..UNITS };
+    assert_eq!(bench.on(Event::Submit(JOB, spec)), []);
+    let (first, second, third) = (bench.joins(0), bench.joins(1), bench.joins(2));
+    let lease = bench.asks(0, first, 1)[0];
+    assert_eq!(bench.asks(2, third, 1).len(), 1);
+    // Of neither the lease nor its end anything arrives.
+    assert_eq!(ranges(&bench.asks(1, second, 1)), ranges(&[lease]));
+    let withdrawn = bench.returns(0, first, lease);
+    assert!(matches!(withdrawn[..], [Action::Tell(NodeId(1), ToNode::Withdraw { .. })]));
+    let again = ToManager::Ask { epoch: second, in_all: 1 };
+    assert_eq!(bench.says(1, again.clone()), []);
+    let deadline = Config::default().deadline;
+    assert_eq!(bench.passes(deadline / 2), []);
+    assert_eq!(bench.says(1, again.clone()), []);
+    assert_eq!(bench.passes(deadline / 2), [fenced(0, first), fenced(2, third)]);
+    assert_eq!(bench.says(1, again)[0], fenced(1, second));
+}
