@@ -152,8 +152,11 @@ impl Waiters {
     }
 
     pub(crate) fn take(&self) -> Vec<Waiter> {
-        self.listed.borrow_mut().fill(0);
-        self.list.take()
+        let list = self.list.take();
+        if !list.is_empty() {
+            self.listed.borrow_mut().fill(0);
+        }
+        list
     }
 }
 

@@ -192,27 +192,36 @@ impl Input {
         }
         let named = self.path.as_ref().and_then(|path| path.metadata().ok());
         let named = named.map(|named| ((named.dev(), named.ino()) == self.identity(), named));
-        let asked;
-        let now = match &named {
+        let written = match &named {
             // One look at the name tells all.
-            Some((true, now)) => now,
-            _ => {
-                let failed = |error: io::Error| InputError::read(&self.name, 0, &error);
-                asked = self.file.metadata().map_err(failed)?;
-                &asked
-            }
+            Some((true, now)) => self.differs(now),
+            _ => self.written()?,
         };
-        let (was_bytes, now_bytes) = (self.opened.len(), now.len());
-        if was_bytes != now_bytes {
-            let what = format!("went from {was_bytes} to {now_bytes} bytes while it was read");
-            return Ok(Some(what));
-        }
-        if modified(now) != modified(&self.opened) {
-            return Ok(Some("was written to while it was read".to_owned()));
-        }
         // A file that was removed could still be read to its end.
         let replaced = matches!(named, Some((false, _)));
-        Ok(replaced.then(|| "was replaced by another file while it was read".to_owned()))
+        let replaced =
+            replaced.then(|| "was replaced by another file while it was read".to_owned());
+        Ok(written.or(replaced))
+    }
+
+    /// As [`Input::changed`], wherever its name leads to now: what was read of it is
+    /// still in it. Takes less than half the time.
+    pub fn written(&self) -> Result<Option<String>, InputError> {
+        if self.kind != Kind::File || self.received {
+            return Ok(None);
+        }
+        let failed = |error: io::Error| InputError::read(&self.name, 0, &error);
+        Ok(self.differs(&self.file.metadata().map_err(failed)?))
+    }
+
+    /// In what it is another one than it was.
+    fn differs(&self, now: &Metadata) -> Option<String> {
+        let (was_bytes, now_bytes) = (self.opened.len(), now.len());
+        if was_bytes != now_bytes {
+            return Some(format!("went from {was_bytes} to {now_bytes} bytes while it was read"));
+        }
+        let is_same = modified(now) == modified(&self.opened);
+        (!is_same).then(|| "was written to while it was read".to_owned())
     }
 }
 

@@ -285,8 +285,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         watch.unit(&piece);
         match self.found {
             Found::Shares(shares) if stand.is_last() => {
-                let changed = || Ok(self.input.changed()?);
-                let done = shares.done(self.kernel, piece.index, self.input.name(), changed);
+                let done = shares.done(self.kernel, piece.index, self.input);
                 done.map_err(Failure::of(piece.index))
             }
             _ => Ok(()),

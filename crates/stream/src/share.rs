@@ -30,6 +30,10 @@ use crate::stats::{Progress, Stats, Tally};
 /// kernel's memory is shared by the parts of so many.
 const OPEN: usize = 2;
 
+/// A range is of the input that was opened; whether the name still leads to that one is
+/// asked no more often.
+const NAME_AFTER: Duration = Duration::from_millis(1);
+
 /// Why there is no part of a range.
 #[derive(Debug)]
 pub enum Unfound {
@@ -74,6 +78,8 @@ struct State<P> {
     closed: bool,
     in_order: bool,
     lanes: usize,
+    /// When the input's name was looked at last.
+    named: Option<Instant>,
 }
 
 /// A range and what was found of it so far.
@@ -131,6 +137,7 @@ impl<'t, P> Shares<'t, P> {
             closed: false,
             in_order: false,
             lanes: 1,
+            named: None,
         };
         Self { state: Mutex::new(state), tell: Box::new(tell) }
     }
@@ -218,15 +225,14 @@ impl<'t, P> Shares<'t, P> {
     }
 
     /// `unit` is computed, and put if there is an output. If it is the last one
-    /// of its range, and the input not `changed`, that is told of.
+    /// of its range, and the input not changed, that is told of.
     pub(crate) fn done<K: Kernel<Part = P>>(
         &self,
         kernel: &K,
         unit: u64,
-        input: &str,
-        changed: impl FnOnce() -> Result<Option<String>, StreamError>,
+        input: &Input,
     ) -> Result<(), StreamError> {
-        let refused = |error| StreamError::Kernel { input: input.to_owned(), error };
+        let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
         let mut state = lock(&self.state);
         let Some(share) = state.of(unit) else { return Ok(()) };
         // One that is missing keeps the range from being over.
@@ -238,8 +244,14 @@ impl<'t, P> Shares<'t, P> {
         if !over {
             return Ok(());
         }
-        if let Some(what) = changed()? {
-            return Err(InputError::changed(input, what).into());
+        let now = Instant::now();
+        let is_named = state.named.is_some_and(|named| now.duration_since(named) < NAME_AFTER);
+        let changed = if is_named { input.written() } else { input.changed() };
+        if let Some(what) = changed? {
+            return Err(InputError::changed(input.name(), what).into());
+        }
+        if !is_named {
+            state.named = Some(now);
         }
         let Some(share) = state.ranges.remove(&first) else { return Ok(()) };
         let lanes = state.lanes;
@@ -252,7 +264,7 @@ impl<'t, P> Shares<'t, P> {
             }),
             false => Err(Unfound::Stopped),
         };
-        (self.tell)(number, found.map(|part| Part { part, took: began.elapsed() }));
+        (self.tell)(number, found.map(|part| Part { part, took: now.duration_since(began) }));
         Ok(())
     }
 

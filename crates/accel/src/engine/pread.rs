@@ -19,6 +19,8 @@ pub(crate) struct PreadPool {
     threads: Vec<JoinHandle<()>>,
     threads_max: usize,
     why: String,
+    /// Taken by `reap`, empty between two calls.
+    reaped: VecDeque<(u32, io::Result<usize>)>,
 }
 
 struct Shared {
@@ -55,6 +57,7 @@ impl PreadPool {
             threads: Vec::new(),
             threads_max: depth.clamp(1, THREADS_MAX),
             why: why.into(),
+            reaped: VecDeque::new(),
         }
     }
 
@@ -155,7 +158,10 @@ unsafe impl Engine for PreadPool {
         // another thread would cost more than the copy.
         if op.direction == Direction::Get && op.align_bytes == 1 {
             match transfer(&op, ReadWriteFlags::NOWAIT) {
-                Ok(moved) if moved > 0 => return self.shared.land(op.id, Ok(moved)),
+                // Nobody waits for it: who would, submits.
+                Ok(moved) if moved > 0 => {
+                    return lock(&self.shared.landed).results.push_back((op.id, Ok(moved)));
+                }
                 _ => {}
             }
         }
@@ -169,9 +175,9 @@ unsafe impl Engine for PreadPool {
                 self.shared.something_landed.wait(landed).unwrap_or_else(PoisonError::into_inner);
         }
         landed.kicked = false;
-        let results = std::mem::take(&mut landed.results);
+        std::mem::swap(&mut landed.results, &mut self.reaped);
         drop(landed);
-        for (id, result) in results {
+        for (id, result) in self.reaped.drain(..) {
             done(id, result);
         }
         Ok(())

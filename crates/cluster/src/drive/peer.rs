@@ -143,8 +143,15 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             let own = own.filter(|own| own.own_thread().is_some_and(|own| own.id == works.id));
             let Some(own) = own else { return Ok(()) };
             let wait = match step() {
-                Ok(Step::Ran) if looked.elapsed() < LOOK_AFTER => continue,
                 Ok(Step::Ran) => {
+                    // Of the lease that this step ended, at once.
+                    if let Ok(brought) = self.brought.try_recv() {
+                        self.take(brought, out);
+                        self.send(out)?;
+                    }
+                    if looked.elapsed() < LOOK_AFTER {
+                        continue;
+                    }
                     idle = LOOK_AFTER;
                     Some(Duration::ZERO)
                 }
@@ -183,7 +190,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         // Time passes also where this peer does not run: what came before that
         // which is due is told first. A wake may stand before messages, once.
         let now = self.now();
-        let due = self.due();
+        let due = self.due(now);
         let is_due = due.is_some_and(|due| due <= now);
         if is_due && (self.quiet == 2 || self.ahead == AHEAD_MAX) {
             (self.ahead, self.quiet) = (0, 0);
@@ -327,9 +334,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     }
 
     /// When something is due next.
-    fn due(&mut self) -> Option<Duration> {
-        let (now, linger) = (self.now(), self.linger);
-        let of_manager = self.manage.as_mut().and_then(|manage| manage.due(now, linger));
+    fn due(&mut self, now: Duration) -> Option<Duration> {
+        let of_manager = self.manage.as_mut().and_then(|manage| manage.due(now, self.linger));
         let of_node = self.compute.as_ref().and_then(Compute::due);
         [of_manager, of_node].into_iter().flatten().min()
     }

@@ -219,14 +219,17 @@ fn a_change_during_the_run_is_seen() {
     assert_eq!(changed(&input), None);
     File::options().write(true).open(&path).unwrap().set_len(3).unwrap();
     assert_eq!(changed(&input).unwrap(), "went from 8 to 3 bytes while it was read");
+    assert_eq!(changed(&input), input.written().unwrap());
 
     let input = opened();
     File::options().write(true).open(&path).unwrap().write_all(b"x").unwrap();
     assert_eq!(changed(&input).unwrap(), "was written to while it was read");
+    assert_eq!(changed(&input), input.written().unwrap());
 
     let input = opened();
     fs::write(dir.path().join("new"), b"12345678").unwrap();
     fs::rename(dir.path().join("new"), &path).unwrap();
+    assert_eq!(input.written().unwrap(), None);
     let what = changed(&input).unwrap();
     let error = InputError::changed("in", what);
     assert_eq!(error.kind(), InputErrorKind::Changed);
