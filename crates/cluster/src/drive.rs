@@ -72,11 +72,14 @@ impl Config {
         let part_bytes = tasks.iter().map(|task| task.part_bytes()).max().unwrap_or(0).max(1);
         let room = (BACKLOG_BYTES / part_bytes).max(BACKLOG_MIN);
         config.manager.backlog_max = config.manager.backlog_max.min(room as usize);
-        if self.ship == Ship::Bytes && tasks.iter().all(|task| task.spec().lease_units.is_none()) {
-            let most = &mut config.manager.lease_bytes_max;
-            *most = ship::LEASE_BYTES_MAX.min(*most);
-        }
+        let is_measured = tasks.iter().all(|task| task.spec().lease_units.is_none());
+        config.manager.lease_bytes_max = self.lease_bytes_max(is_measured);
         config
+    }
+
+    fn lease_bytes_max(&self, is_measured: bool) -> u64 {
+        let most = self.manager.lease_bytes_max;
+        if self.ship == Ship::Bytes && is_measured { ship::LEASE_BYTES_MAX.min(most) } else { most }
     }
 
     /// The most memory in bytes that the manager of so many peers takes for results
@@ -102,12 +105,31 @@ impl Config {
         if !is_sent {
             return 0;
         }
-        let JobSpec { units, unit_bytes, lease_units, .. } = task.spec();
-        let longest = self.fit(&[task]).manager.lease_bytes_max.max(unit_bytes);
-        let lease_bytes = lease_units.unwrap_or(u64::MAX).min(units).saturating_mul(unit_bytes);
-        let buffers = u64::from(if are_threads { nodes } else { 0 } * self.hello.buffers);
-        let held_bytes = buffers.saturating_mul(lease_bytes.min(longest));
+        let held_bytes = self.held_bytes(task.spec()).saturating_mul(nodes.into());
+        let held_bytes = if are_threads { held_bytes } else { 0 };
         ship::way_bytes(nodes.into()).saturating_add(held_bytes)
+    }
+
+    /// The most memory in bytes that a node which is a process of its own, and not the manager,
+    /// takes beside what its accelerators do, for a task of that `spec`: results until they
+    /// have left, saved and as messages, and units that are sent.
+    #[must_use]
+    pub fn node_bytes(&self, task: &dyn Task, spec: JobSpec) -> u64 {
+        let results = u64::from(self.hello.buffers) * 2;
+        let results_bytes = results.saturating_mul(task.part_bytes());
+        if self.ship == Ship::Locators {
+            return results_bytes;
+        }
+        let sent_bytes = ship::way_bytes(1).saturating_add(self.held_bytes(spec));
+        results_bytes.saturating_add(sent_bytes)
+    }
+
+    /// Bytes of the leases that a node has at a time.
+    fn held_bytes(&self, spec: JobSpec) -> u64 {
+        let JobSpec { units, unit_bytes, lease_units, .. } = spec;
+        let longest = self.lease_bytes_max(lease_units.is_none()).max(unit_bytes);
+        let lease_bytes = lease_units.unwrap_or(u64::MAX).min(units).saturating_mul(unit_bytes);
+        u64::from(self.hello.buffers).saturating_mul(lease_bytes.min(longest))
     }
 }
 
