@@ -335,3 +335,37 @@ fn caught<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, S
 /// A peer's own thread does what takes no longer. To hand it to another one, and what
 /// came of it back, takes some 10 us or more, and messages wait meanwhile.
 const OWN_MAX: Duration = Duration::from_micros(50);
+
+#[cfg(test)]
+mod tests {
+    use kernels::Crc32c;
+    use stream::{Options, Progress};
+
+    use super::*;
+    use crate::task::RemoteTask;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn memory_is_counted_for_all_that_a_node_is_sent() {
+        let (kernel, progress) = (Crc32c::new(), Progress::default());
+        let task = RemoteTask::new(&kernel, "it", &Options::default(), &progress).unwrap();
+        let spec = JobSpec { units: 900, unit_bytes: MIB, ..task.spec() };
+        let bytes = |ship, buffers, lease_units| {
+            let mut config = Config { ship, ..Config::default() };
+            config.hello.buffers = buffers;
+            if lease_units.is_some() {
+                config.manager.lease_bytes_max = u64::MAX;
+            }
+            let results_bytes = u64::from(buffers) * 2 * task.part_bytes();
+            config.node_bytes(&task, JobSpec { lease_units, ..spec }) - results_bytes
+        };
+        let way_bytes = ship::way_bytes(1);
+        assert_eq!(bytes(Ship::Locators, 2, None), 0);
+        assert_eq!(bytes(Ship::Bytes, 2, None), way_bytes + 2 * ship::LEASE_BYTES_MAX);
+        assert_eq!(bytes(Ship::Auto, 3, None), way_bytes + 3 * 64 * MIB);
+        // A share of its own, and more than there is.
+        assert_eq!(bytes(Ship::Bytes, 1, Some(512)), way_bytes + 512 * MIB);
+        assert_eq!(bytes(Ship::Bytes, 1, Some(2000)), way_bytes + 900 * MIB);
+    }
+}

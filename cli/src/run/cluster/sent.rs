@@ -88,7 +88,9 @@ impl Nodes {
         let (config, floor_bytes) = (args.cluster.config(), stream::floor_bytes());
         let (_, stats) = meet(peer, &[&task], &config, (None, Into::into))?;
         // How long the input is it was told with its first lease.
-        if let Some(plan) = stats.iter().map(|stats| &stats.plan).max_by_key(|plan| plan.memory_bytes) {
+        if let Some(plan) =
+            stats.iter().map(|stats| &stats.plan).max_by_key(|plan| plan.memory_bytes)
+        {
             let (units, unit_bytes) = (plan.units.unwrap_or(0), plan.block_bytes);
             let lease_units = args.cluster.lease_units(units, unit_bytes, self.count());
             let spec = JobSpec { units, unit_bytes, lease_units, ..task.spec() };
