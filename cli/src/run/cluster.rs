@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use cellway::cluster::drive::{self, ClusterError, Config, Farewell, MANAGER, Report, Ship};
 use cellway::cluster::task::{KernelTask, Part, Task};
 use cellway::cluster::transport::Endpoint;
-use cellway::cluster::transport::mpi::{self, Mpi};
+use cellway::cluster::transport::mpi::{self, Mpi, WhenLost};
 use cellway::cluster::{Counters, Hello, JobSpec, Loss};
 use cellway::storage::Input;
 use cellway::stream::{self, Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
@@ -98,6 +98,8 @@ pub(super) struct Rank {
     own: u32,
     manages: bool,
     peers: u32,
+    /// How long it waits for the others at its end.
+    linger: Duration,
     /// Resident memory when it had met the others.
     begun_bytes: u64,
     /// What it may take, once that is known.
@@ -169,7 +171,8 @@ impl ClusterArgs {
                 }
                 let (own, bound_bytes) = (mpi.own().0, Cell::default());
                 let begun_bytes = stream::rss_bytes().unwrap_or(0);
-                let rank = Rank { own, manages, peers, begun_bytes, bound_bytes };
+                let linger = linger(manages, mpi.when_lost());
+                let rank = Rank { own, manages, peers, linger, begun_bytes, bound_bytes };
                 Nodes::Peer(RefCell::new(Peer::Begins(Box::new(mpi))), rank)
             }
         })
@@ -221,7 +224,25 @@ impl ClusterArgs {
     }
 }
 
+/// How long a process waits for the others when it has done its part. The first one may take
+/// long over its result: who leaves it without MPI ends it, where a loss ends all. It is
+/// not waited for where nobody would tell that it is lost.
+fn linger(manages: bool, when_lost: WhenLost) -> Duration {
+    match when_lost {
+        WhenLost::EndsAll if !manages => LINGER_MAX,
+        _ => Config::default().linger,
+    }
+}
+
 impl Nodes {
+    fn config(&self, args: &ClusterArgs) -> Config {
+        let config = args.config();
+        match self {
+            Self::Peer(_, rank) => Config { linger: rank.linger, ..config },
+            Self::None | Self::Threads(_) => config,
+        }
+    }
+
     /// Whether this process prints, writes and tells.
     pub(super) fn manages(&self) -> bool {
         !matches!(self, Self::Peer(_, Rank { manages: false, .. }))
@@ -320,7 +341,7 @@ impl Nodes {
         journal: Option<(String, Pieces<'_>)>,
     ) -> anyhow::Result<Option<(Option<Part>, Stats)>> {
         let cluster = &args.cluster;
-        let config = cluster.config();
+        let config = self.config(cluster);
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
         let memory_bytes = here * plan.memory_bytes
             + if self.manages() {
@@ -446,5 +467,19 @@ fn went(counters: &Counters) -> String {
 pub(crate) fn leave(code: u8) {
     if mpi::is_started() {
         mpi::leave(code.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_wait_for_the_first_process_where_they_would_end_it() {
+        let short = Config::default().linger;
+        assert_eq!(linger(false, WhenLost::EndsAll), LINGER_MAX);
+        assert_eq!(linger(true, WhenLost::EndsAll), short);
+        assert_eq!(linger(false, WhenLost::Reported), short);
+        assert_eq!(linger(false, WhenLost::ByDeadline), short);
     }
 }
