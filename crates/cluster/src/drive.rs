@@ -351,7 +351,7 @@ mod tests {
         let (kernel, progress) = (Crc32c::new(), Progress::default());
         let task = RemoteTask::new(&kernel, "it", &Options::default(), &progress).unwrap();
         let spec = JobSpec { units: 900, unit_bytes: MIB, ..task.spec() };
-        let bytes = |ship, buffers, lease_units| {
+        let bytes = |ship, buffers, lease_units: Option<u64>| {
             let mut config = Config { ship, ..Config::default() };
             config.hello.buffers = buffers;
             if lease_units.is_some() {
