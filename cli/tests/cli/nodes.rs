@@ -250,7 +250,7 @@ fn processes_keep_to_the_memory_that_they_say() {
 fn a_bench_starts_processes_itself() {
     let Some(bin) = bin("openmpi5") else { return };
     let mut command = beside(&bin, EXE.as_ref());
-    command.args(arguments("bench cluster --parts limit,kills --quick", &[]));
+    command.args(arguments("bench cluster --parts limit,kills --quick --format json", &[]));
     let ran = finish(command.spawn().unwrap());
     let has_limits = ran.stderr.contains("SKIP a limit of memory: no control group")
         || String::from_utf8_lossy(&ran.stdout).contains("in a group of 64M");
