@@ -17,8 +17,10 @@ const EMPTY_WITHIN: u32 = 100;
 struct Files {
     mount: &'static str,
     most: &'static str,
-    /// Swap would hide what does not fit: what is to be in it, where the kernel counts it.
+    /// Swap would hide what does not fit.
     swap: &'static str,
+    /// Whether that limits memory and swap together.
+    is_first: bool,
     anonymous: &'static str,
     kills: &'static str,
 }
@@ -27,6 +29,7 @@ const V2: Files = Files {
     mount: "/sys/fs/cgroup",
     most: "memory.max",
     swap: "memory.swap.max",
+    is_first: false,
     anonymous: "anon ",
     kills: "memory.events",
 };
@@ -35,6 +38,7 @@ const V1: Files = Files {
     mount: "/sys/fs/cgroup/memory",
     most: "memory.limit_in_bytes",
     swap: "memory.memsw.limit_in_bytes",
+    is_first: true,
     anonymous: "rss ",
     kills: "memory.oom_control",
 };
@@ -91,7 +95,7 @@ impl Group {
     pub(super) fn limit(&self, bytes: u64) -> anyhow::Result<()> {
         let path = self.dir.join(self.files.most);
         fs::write(&path, bytes.to_string()).with_context(|| path.display().to_string())?;
-        let swap = if std::ptr::eq(self.files, &V1) { bytes } else { 0 };
+        let swap = if self.files.is_first { bytes } else { 0 };
         // Not every kernel counts swap.
         let _ = fs::write(self.dir.join(self.files.swap), swap.to_string());
         Ok(())
@@ -155,7 +159,7 @@ fn places(own: &str) -> Vec<(&'static Files, PathBuf)> {
         places.extend(path.ancestors().map(|path| (files, Path::new(files.mount).join(path))));
     }
     // One that counts memory in the first version has none in the second.
-    places.sort_by_key(|(files, _)| std::ptr::eq(*files, &V2));
+    places.sort_by_key(|(files, _)| !files.is_first);
     places
 }
 
