@@ -1,8 +1,13 @@
 //! Many machines (Cell Connector, chapter 5): what a unit costs, what part of their time
 //! nodes compute, and applications by the length of what a node gets at a time. All
 //! processes that `mpirun` started take part; a process alone has nodes that are threads.
-//! The load on the manager, scaling and faults are shown in virtual time.
+//! The load on the manager, scaling and faults are shown in virtual time. Limits of memory
+//! and kills are of processes that this one starts.
 
+mod confined;
+mod group;
+mod kills;
+mod launch;
 mod limited;
 mod peer;
 mod ship;
@@ -57,6 +62,15 @@ pub struct ClusterArgs {
     #[arg(long, value_delimiter = ',', value_parser = parse_bytes, value_name = "BYTES,..",
           default_value = "256K,1M,4M,16M,64M")]
     pub lengths: Vec<u64>,
+    /// Memory of each process, and a tenth of the longest input, in the limit
+    #[arg(long, default_value = "64M", value_parser = parse_limit, value_name = "BYTES")]
+    pub limit: u64,
+    /// Runs of which a process is killed
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub kills: u32,
+    /// Which processes are killed, and when [default: drawn, and printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
     /// Folder for inputs, which all peers see
     #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
     pub dir: PathBuf,
@@ -83,6 +97,26 @@ pub enum PartArg {
     Scaling,
     /// Nodes that are slow or die, in virtual time
     Faults,
+    /// Inputs of up to ten times the memory that each process may have: connector against
+    /// basic (Figures 5.2 to 5.4), and how much processes take. For root, in control groups;
+    /// by mpirun too, if it is Open MPI's
+    Limit,
+    /// A worker of four killed at a random moment, by mpirun of Open MPI 5
+    Kills,
+}
+
+impl PartArg {
+    /// Whether it starts processes, and has no part in this one's peers.
+    fn starts_processes(self) -> bool {
+        matches!(self, Self::Limit | Self::Kills)
+    }
+}
+
+/// Less than one process takes before it has begun is of no use.
+fn parse_limit(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    let least = 32 << 20;
+    (bytes >= least).then_some(bytes).ok_or_else(|| format!("'{text}' is less than 32M"))
 }
 
 /// Tables at the manager, none at nodes.
@@ -90,17 +124,56 @@ pub(crate) fn run(args: &ClusterArgs, machine: &Machine) -> anyhow::Result<Vec<T
     let mut args = args.clone();
     if args.rounds.quick {
         (args.units, args.bytes, args.lengths) = (50, 1 << 20, vec![64 << 10, 1 << 20]);
+        args.kills = 2;
     }
+    let (apart, together) = args.parts.iter().partition(|part| part.starts_processes());
+    args.parts = together;
+    let apart: Vec<PartArg> = apart;
+    let mut tables = if args.parts.is_empty() { Vec::new() } else { by_peers(&args, machine)? };
+    if !apart.is_empty() {
+        anyhow::ensure!(
+            !mpi::was_launched(),
+            "--parts limit and kills start processes themselves; start this without mpirun"
+        );
+        tables.extend(by_processes(&args, &apart, machine)?);
+    }
+    Ok(tables)
+}
+
+/// The parts that start processes of their own.
+fn by_processes(
+    args: &ClusterArgs,
+    parts: &[PartArg],
+    machine: &Machine,
+) -> anyhow::Result<Vec<Table>> {
+    let quick = args.rounds.quick;
+    let mut tables = Vec::new();
+    for part in parts {
+        let folder = CachedFile::create(&args.dir, 0)?;
+        let folder = folder.folder();
+        tables.extend(match part {
+            PartArg::Kills => {
+                let (runs, bytes) = (args.kills as usize, if quick { 8 << 20 } else { args.bytes });
+                kills::Kills { folder, runs, bytes, seed: args.seed }.tables(machine)?
+            }
+            _ => confined::tables(folder, args.limit, quick, machine)?,
+        });
+    }
+    Ok(tables)
+}
+
+/// The parts of which all peers do theirs.
+fn by_peers(args: &ClusterArgs, machine: &Machine) -> anyhow::Result<Vec<Table>> {
     if mpi::was_launched() {
         let mpi = mpi::Mpi::start()?;
         let library = mpi.library().to_owned();
-        return part_in(Peer::new(Box::new(mpi)), &args, &library, machine);
+        return part_in(Peer::new(Box::new(mpi)), args, &library, machine);
     }
     thread::scope(|scope| {
         let mut peers =
             local::endpoints(args.nodes).into_iter().map(|one| Peer::new(Box::new(one)));
         let manager = peers.next().context("there are no peers")?;
-        let part = |peer| part_in(peer, &args, "threads of one process", machine);
+        let part = |peer| part_in(peer, args, "threads of one process", machine);
         let nodes: Vec<_> = peers.map(|node| scope.spawn(move || part(node))).collect();
         let tables = part(manager);
         for node in nodes {
@@ -135,6 +208,8 @@ fn part_in(
     let mut tables = Vec::new();
     for part in &args.parts {
         let mut table = match part {
+            // They are not for peers.
+            PartArg::Limit | PartArg::Kills => continue,
             PartArg::Load | PartArg::Scaling | PartArg::Faults => {
                 // Virtual time needs no peers.
                 if peer.manages() {

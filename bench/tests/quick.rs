@@ -116,6 +116,8 @@ fn senseless_arguments_are_refused() {
         "fs-bandwidth --block 48",
         "cluster --nodes 1",
         "cluster --parts all",
+        "cluster --limit 1M",
+        "cluster --kills 0",
     ] {
         let line = format!("bench {line}");
         assert!(CommandLine::try_parse_from(line.split(' ')).is_err(), "{line}");

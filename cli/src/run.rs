@@ -195,6 +195,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         left: Left::default(),
     };
     let done = run.kernel().and_then(|()| run.nodes.end().map(drop));
+    if args.verbose {
+        run.nodes.tell_memory();
+    }
     run.end(done)
 }
 

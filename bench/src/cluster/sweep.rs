@@ -133,7 +133,7 @@ fn against(costs: &Paired, best: Option<usize>, lengths: &[u64]) -> [Cell; 4] {
 }
 
 /// Words of some length, few of them often, in lines.
-fn write_text(to: &mut BufWriter<File>, bytes: u64) -> io::Result<()> {
+pub(super) fn write_text(to: &mut impl Write, bytes: u64) -> io::Result<()> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut left = bytes;
     while left > 0 {
@@ -153,7 +153,7 @@ fn write_text(to: &mut BufWriter<File>, bytes: u64) -> io::Result<()> {
 }
 
 /// A bitmap of rows of 4096 bytes, `bytes` long about.
-fn write_bitmap(to: &mut BufWriter<File>, bytes: u64) -> io::Result<()> {
+pub(super) fn write_bitmap(to: &mut impl Write, bytes: u64) -> io::Result<()> {
     const HEAD_BYTES: u32 = 54;
     const WIDTH: u32 = 1364;
     const ROW_BYTES: u32 = 4096 - 4;

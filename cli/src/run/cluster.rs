@@ -4,17 +4,17 @@ mod many;
 mod rewrite;
 mod sent;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use cellway::cluster::drive::{self, ClusterError, Config, Farewell, MANAGER, Report, Ship};
 use cellway::cluster::task::{KernelTask, Part, Task};
 use cellway::cluster::transport::Endpoint;
-use cellway::cluster::transport::mpi::{self, Mpi};
-use cellway::cluster::{Counters, Hello, JobSpec};
+use cellway::cluster::transport::mpi::{self, Mpi, WhenLost};
+use cellway::cluster::{Counters, Hello, JobSpec, Loss};
 use cellway::storage::Input;
-use cellway::stream::{Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
+use cellway::stream::{self, Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
 use cellway::{Effect, Kernel, Options};
 use cellway_bench::args::parse_bytes;
 use clap::{Args, ValueEnum};
@@ -93,10 +93,17 @@ pub(super) enum Peer {
     Ends(Farewell),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Rank {
+    own: u32,
     manages: bool,
     peers: u32,
+    /// How long it waits for the others at its end.
+    linger: Duration,
+    /// Resident memory when it had met the others.
+    begun_bytes: u64,
+    /// What it may take, once that is known.
+    bound_bytes: Cell<Option<u64>>,
 }
 
 impl ClusterArgs {
@@ -162,7 +169,11 @@ impl ClusterArgs {
                 if manages && verbose {
                     exit::tell(&format!("{}: {}", mpi.library(), mpi.when_lost()));
                 }
-                Nodes::Peer(RefCell::new(Peer::Begins(Box::new(mpi))), Rank { manages, peers })
+                let (own, bound_bytes) = (mpi.own().0, Cell::default());
+                let begun_bytes = stream::rss_bytes().unwrap_or(0);
+                let linger = linger(manages, mpi.when_lost());
+                let rank = Rank { own, manages, peers, linger, begun_bytes, bound_bytes };
+                Nodes::Peer(RefCell::new(Peer::Begins(Box::new(mpi))), rank)
             }
         })
     }
@@ -213,7 +224,25 @@ impl ClusterArgs {
     }
 }
 
+/// How long a process waits for the others when it has done its part. The first one may take
+/// long over its result: who leaves it without MPI ends it, where a loss ends all. It is
+/// not waited for where nobody would tell that it is lost.
+fn linger(manages: bool, when_lost: WhenLost) -> Duration {
+    match when_lost {
+        WhenLost::EndsAll if !manages => LINGER_MAX,
+        _ => Config::default().linger,
+    }
+}
+
 impl Nodes {
+    fn config(&self, args: &ClusterArgs) -> Config {
+        let config = args.config();
+        match self {
+            Self::Peer(_, rank) => Config { linger: rank.linger, ..config },
+            Self::None | Self::Threads(_) => config,
+        }
+    }
+
     /// Whether this process prints, writes and tells.
     pub(super) fn manages(&self) -> bool {
         !matches!(self, Self::Peer(_, Rank { manages: false, .. }))
@@ -237,6 +266,27 @@ impl Nodes {
             farewell.say()?;
         }
         Ok(!mpi::must_leave())
+    }
+
+    /// What this process may take at most.
+    fn may_take(&self, bound_bytes: u64) {
+        if let Self::Peer(_, rank) = self {
+            rank.bound_bytes.set(Some(bound_bytes));
+        }
+    }
+
+    /// Says how much memory this process took, if it is one of several and worked.
+    pub(super) fn tell_memory(&self) {
+        let Self::Peer(_, Rank { own, begun_bytes, bound_bytes, .. }) = self else { return };
+        let (Some(bound), Some(peak)) = (bound_bytes.get(), stream::peak_rss_bytes()) else {
+            return;
+        };
+        exit::tell(&format!(
+            "process {own}: memory {} when MPI had started, peak {}, at most {}",
+            Size(*begun_bytes),
+            Size(peak),
+            Size(bound)
+        ));
     }
 
     fn count(&self) -> u32 {
@@ -291,15 +341,20 @@ impl Nodes {
         journal: Option<(String, Pieces<'_>)>,
     ) -> anyhow::Result<Option<(Option<Part>, Stats)>> {
         let cluster = &args.cluster;
-        let config = cluster.config();
+        let config = self.config(cluster);
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
-        let results_bytes = config.results_bytes(task, self.count());
-        // A record has them once more.
-        let results_bytes = results_bytes * if journal.is_some() { 2 } else { 1 };
-        let sent_bytes =
-            config.shipped_bytes(task, self.count() - 1, matches!(self, Self::Threads(_)));
-        let memory_bytes = here * plan.memory_bytes + results_bytes + sent_bytes;
-        let bound = cellway::stream::floor_bytes() + memory_bytes;
+        let memory_bytes = here * plan.memory_bytes
+            + if self.manages() {
+                let results_bytes = config.results_bytes(task, self.count());
+                // A record has them once more.
+                let results_bytes = results_bytes * if journal.is_some() { 2 } else { 1 };
+                let are_threads = matches!(self, Self::Threads(_));
+                results_bytes + config.shipped_bytes(task, self.count() - 1, are_threads)
+            } else {
+                config.node_bytes(task, task.spec())
+            };
+        let bound = stream::floor_bytes() + memory_bytes;
+        self.may_take(bound);
         if args.verbose && self.manages() {
             exit::tell(&format!(
                 "{}: nodes {}, accelerators on each {}, threads on each {}, blocks of {}, memory here at most {}",
@@ -358,7 +413,7 @@ impl Nodes {
         // Where nothing was computed here, this is how it would have been.
         let mut stats = match stats {
             Some(stats) => stats,
-            None => cellway::stream::Stats::planned(plan.clone()),
+            None => Stats::planned(plan.clone()),
         };
         stats.memory_bound_bytes = bound;
         if self.share_output() && !is_single {
@@ -394,9 +449,17 @@ fn meet(
 /// The line after a run, about its nodes.
 fn went(counters: &Counters) -> String {
     let Counters { joined, lost, given, given_again, given_twice, failures, .. } = counters;
+    let last = counters.last_loss.map(|Loss { after, bytes_left, bytes_out }| {
+        let (left, out) = (Size(bytes_left), Size(bytes_out));
+        format!(
+            ", the last after {:.3} s, with {left} to do, of which others had {out}",
+            after.as_secs_f64()
+        )
+    });
     format!(
-        "nodes joined {joined}, lost {lost}; work given {given} times, again after a loss or failure \
-         {given_again}, to a second node {given_twice}; failures {failures}"
+        "nodes joined {joined}, lost {lost}{}; work given {given} times, again after a loss or failure \
+         {given_again}, to a second node {given_twice}; failures {failures}",
+        last.unwrap_or_default()
     )
 }
 
@@ -404,5 +467,19 @@ fn went(counters: &Counters) -> String {
 pub(crate) fn leave(code: u8) {
     if mpi::is_started() {
         mpi::leave(code.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_wait_for_the_first_process_where_they_would_end_it() {
+        let short = Config::default().linger;
+        assert_eq!(linger(false, WhenLost::EndsAll), LINGER_MAX);
+        assert_eq!(linger(true, WhenLost::EndsAll), short);
+        assert_eq!(linger(false, WhenLost::Reported), short);
+        assert_eq!(linger(false, WhenLost::ByDeadline), short);
     }
 }

@@ -167,8 +167,14 @@ fn bin(mpi: &str) -> Option<PathBuf> {
 }
 
 fn mpirun(bin: &Path, options: &[&str], processes: usize) -> Command {
-    let mut command = Command::new(bin.join("mpirun"));
+    let mut command = beside(bin, &bin.join("mpirun"));
     command.args(options).args(["-n", &processes.to_string(), EXE]);
+    command
+}
+
+/// A program that finds the MPI in `bin`.
+fn beside(bin: &Path, program: &Path) -> Command {
+    let mut command = Command::new(program);
     let path = env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", bin.display()));
     command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
@@ -214,6 +220,43 @@ fn processes_of_each_mpi_find_what_one_machine_finds() {
         fs::remove_file(&out).unwrap();
         assert_eq!(folder.names(), ["in"], "{}", mpi.0);
     }
+}
+
+/// Each process says what it takes at most, and keeps to it.
+#[test]
+fn processes_keep_to_the_memory_that_they_say() {
+    let folder = Folder::new();
+    let input = folder.file("in", &text(24 << 20));
+    for line in [
+        "run wordcount {} --cluster mpi --table-bytes 1M -v",
+        "run crc32c {} --cluster mpi --ship bytes -v",
+        "run crc32c {} --cluster mpi --ship bytes --mode basic --manager-only -v",
+    ] {
+        let Some(run) = run_mpi(MPIS[0], 3, line, &[&input]) else { return };
+        for process in 0..3 {
+            let start = format!("process {process}: memory ");
+            let said = run.stderr.lines().find_map(|line| line.strip_prefix(&start));
+            let said = said.unwrap_or_else(|| panic!("{line}: {}", run.stderr));
+            let sizes: Vec<f64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+            let [begun, peak, bound] = sizes[..] else { panic!("{said}") };
+            assert_eq!(said.matches("MiB").count(), 3, "{said}");
+            assert!(begun <= peak && peak <= bound, "{line}: {said}");
+        }
+    }
+}
+
+/// Experiments that start processes, or say why they cannot.
+#[test]
+fn a_bench_starts_processes_itself() {
+    let Some(bin) = bin("openmpi5") else { return };
+    let mut command = beside(&bin, EXE.as_ref());
+    command.args(arguments("bench cluster --parts limit,kills --quick --format json", &[]));
+    let ran = finish(command.spawn().unwrap());
+    let has_limits = ran.stderr.contains("SKIP a limit of memory: no control group")
+        || String::from_utf8_lossy(&ran.stdout).contains("in a group of 64M");
+    assert!(has_limits, "{ran:?}");
+    let tables = ran.ok_text();
+    assert!(tables.contains("2 runs, 2 right answers"), "{tables}");
 }
 
 /// Nodes that do not see INPUT where they are started, which write to OUTPUT all the same.

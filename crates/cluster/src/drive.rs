@@ -72,11 +72,14 @@ impl Config {
         let part_bytes = tasks.iter().map(|task| task.part_bytes()).max().unwrap_or(0).max(1);
         let room = (BACKLOG_BYTES / part_bytes).max(BACKLOG_MIN);
         config.manager.backlog_max = config.manager.backlog_max.min(room as usize);
-        if self.ship == Ship::Bytes && tasks.iter().all(|task| task.spec().lease_units.is_none()) {
-            let most = &mut config.manager.lease_bytes_max;
-            *most = ship::LEASE_BYTES_MAX.min(*most);
-        }
+        let is_measured = tasks.iter().all(|task| task.spec().lease_units.is_none());
+        config.manager.lease_bytes_max = self.lease_bytes_max(is_measured);
         config
+    }
+
+    fn lease_bytes_max(&self, is_measured: bool) -> u64 {
+        let most = self.manager.lease_bytes_max;
+        if self.ship == Ship::Bytes && is_measured { ship::LEASE_BYTES_MAX.min(most) } else { most }
     }
 
     /// The most memory in bytes that the manager of so many peers takes for results
@@ -102,12 +105,31 @@ impl Config {
         if !is_sent {
             return 0;
         }
-        let JobSpec { units, unit_bytes, lease_units, .. } = task.spec();
-        let longest = self.fit(&[task]).manager.lease_bytes_max.max(unit_bytes);
-        let lease_bytes = lease_units.unwrap_or(u64::MAX).min(units).saturating_mul(unit_bytes);
-        let buffers = u64::from(if are_threads { nodes } else { 0 } * self.hello.buffers);
-        let held_bytes = buffers.saturating_mul(lease_bytes.min(longest));
+        let held_bytes = self.held_bytes(task.spec()).saturating_mul(nodes.into());
+        let held_bytes = if are_threads { held_bytes } else { 0 };
         ship::way_bytes(nodes.into()).saturating_add(held_bytes)
+    }
+
+    /// The most memory in bytes that a node which is a process of its own, and not the manager,
+    /// takes beside what its accelerators do, for a task of that `spec`: results until they
+    /// have left, saved and as messages, and units that are sent.
+    #[must_use]
+    pub fn node_bytes(&self, task: &dyn Task, spec: JobSpec) -> u64 {
+        let results = u64::from(self.hello.buffers) * 2;
+        let results_bytes = results.saturating_mul(task.part_bytes());
+        if self.ship == Ship::Locators {
+            return results_bytes;
+        }
+        let sent_bytes = ship::way_bytes(1).saturating_add(self.held_bytes(spec));
+        results_bytes.saturating_add(sent_bytes)
+    }
+
+    /// Bytes of the leases that a node has at a time.
+    fn held_bytes(&self, spec: JobSpec) -> u64 {
+        let JobSpec { units, unit_bytes, lease_units, .. } = spec;
+        let longest = self.lease_bytes_max(lease_units.is_none()).max(unit_bytes);
+        let lease_bytes = lease_units.unwrap_or(u64::MAX).min(units).saturating_mul(unit_bytes);
+        u64::from(self.hello.buffers).saturating_mul(lease_bytes.min(longest))
     }
 }
 
@@ -313,3 +335,37 @@ fn caught<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, S
 /// A peer's own thread does what takes no longer. To hand it to another one, and what
 /// came of it back, takes some 10 us or more, and messages wait meanwhile.
 const OWN_MAX: Duration = Duration::from_micros(50);
+
+#[cfg(test)]
+mod tests {
+    use kernels::Crc32c;
+    use stream::{Options, Progress};
+
+    use super::*;
+    use crate::task::RemoteTask;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn memory_is_counted_for_all_that_a_node_is_sent() {
+        let (kernel, progress) = (Crc32c::new(), Progress::default());
+        let task = RemoteTask::new(&kernel, "it", &Options::default(), &progress).unwrap();
+        let spec = JobSpec { units: 900, unit_bytes: MIB, ..task.spec() };
+        let bytes = |ship, buffers, lease_units: Option<u64>| {
+            let mut config = Config { ship, ..Config::default() };
+            config.hello.buffers = buffers;
+            if lease_units.is_some() {
+                config.manager.lease_bytes_max = u64::MAX;
+            }
+            let results_bytes = u64::from(buffers) * 2 * task.part_bytes();
+            config.node_bytes(&task, JobSpec { lease_units, ..spec }) - results_bytes
+        };
+        let way_bytes = ship::way_bytes(1);
+        assert_eq!(bytes(Ship::Locators, 2, None), 0);
+        assert_eq!(bytes(Ship::Bytes, 2, None), way_bytes + 2 * ship::LEASE_BYTES_MAX);
+        assert_eq!(bytes(Ship::Auto, 3, None), way_bytes + 3 * 64 * MIB);
+        // A share of its own, and more than there is.
+        assert_eq!(bytes(Ship::Bytes, 1, Some(512)), way_bytes + 512 * MIB);
+        assert_eq!(bytes(Ship::Bytes, 1, Some(2000)), way_bytes + 900 * MIB);
+    }
+}

@@ -47,7 +47,7 @@ pub mod transport;
 mod tree;
 mod wire;
 
-pub use manager::{Counters, JobError, JobSpec, Manager, Merging, Progress};
+pub use manager::{Counters, JobError, JobSpec, Loss, Manager, Merging, Progress};
 pub use message::{
     Epoch, Failure, Hello, JobId, Lease, LeaseId, NodeId, PROTOCOL, Refusal, ToManager, ToNode,
 };

@@ -16,7 +16,7 @@ pub use job::{JobSpec, Progress};
 use members::{Held, Member};
 pub use merges::Merging;
 use pace::Pace;
-pub use settings::{Config, Counters, JobError};
+pub use settings::{Config, Counters, JobError, Loss};
 
 use crate::tree::Span;
 use crate::{Epoch, Failure, JobId, Lease, LeaseId, NodeId, ToManager, ToNode};

@@ -4,10 +4,11 @@ use std::fs::File;
 use std::path::Path;
 
 use cellway::Kernel;
+use cellway::cluster::JobSpec;
 use cellway::cluster::drive::Ship;
-use cellway::cluster::task::RemoteTask;
+use cellway::cluster::task::{RemoteTask, Task as _};
 use cellway::storage::shown;
-use cellway::stream::Progress;
+use cellway::stream::{self, Progress};
 use clap::ValueEnum;
 
 use super::{Mode, Nodes, Rank, RunArgs, meet};
@@ -84,7 +85,17 @@ impl Nodes {
         if args.verbose {
             exit::tell(&format!("{}: blocks are sent to this node", shown(input)));
         }
-        meet(peer, &[&task], &args.cluster.config(), (None, Into::into))?;
+        let (config, floor_bytes) = (self.config(&args.cluster), stream::floor_bytes());
+        let (_, stats) = meet(peer, &[&task], &config, (None, Into::into))?;
+        // How long the input is it was told with its first lease.
+        if let Some(plan) =
+            stats.iter().map(|stats| &stats.plan).max_by_key(|plan| plan.memory_bytes)
+        {
+            let (units, unit_bytes) = (plan.units.unwrap_or(0), plan.block_bytes);
+            let lease_units = args.cluster.lease_units(units, unit_bytes, self.count());
+            let spec = JobSpec { units, unit_bytes, lease_units, ..task.spec() };
+            self.may_take(floor_bytes + plan.memory_bytes + config.node_bytes(&task, spec));
+        }
         Ok(())
     }
 }

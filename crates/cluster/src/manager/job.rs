@@ -91,6 +91,12 @@ impl<R> Job<R> {
         idle && self.pool.spans() == 0 && self.merges.waiting() <= 1
     }
 
+    /// Bytes of units that nodes have in hand.
+    pub(crate) fn out_bytes(&self) -> u64 {
+        let units: u64 = self.out.values().map(|out| self.tree.units(out.span)).sum();
+        units.saturating_mul(self.spec.unit_bytes)
+    }
+
     /// Spans that are free or out: what the tree still has holes for.
     pub(crate) fn holes(&self) -> usize {
         self.pool.spans() + self.out.len()

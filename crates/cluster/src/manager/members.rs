@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::job::Holder;
-use super::{Action, Config, JobError, Manager};
+use super::{Action, Config, JobError, Loss, Manager};
 use crate::{Epoch, Hello, JobId, Lease, LeaseId, NodeId, Refusal, ToNode};
 
 /// A lease that is out.
@@ -188,6 +188,14 @@ impl<R> Manager<R> {
         // A node computes its oldest lease; the others had no part in its loss.
         let computed = member.leases.first_key_value().map(|(lease, _)| *lease);
         self.give_up(node, member, computed, actions);
+        let (mut bytes_left, mut bytes_out) = (0_u64, 0_u64);
+        for job in self.jobs.values() {
+            let out_bytes = job.out_bytes();
+            bytes_out = bytes_out.saturating_add(out_bytes);
+            let free_bytes = job.pool.units().saturating_mul(job.spec.unit_bytes);
+            bytes_left = bytes_left.saturating_add(out_bytes).saturating_add(free_bytes);
+        }
+        self.counters.last_loss = Some(Loss { after: self.now, bytes_left, bytes_out });
     }
 
     /// Takes back what a member had, which `computed` one of it.

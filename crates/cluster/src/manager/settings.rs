@@ -156,4 +156,17 @@ pub struct Counters {
     pub results_dropped: u64,
     /// Leases that failed.
     pub failures: u64,
+    /// What was to be done when the last membership ended by fencing.
+    pub last_loss: Option<Loss>,
+}
+
+/// How far all jobs were when a node was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// When, counted as the manager's events are.
+    pub after: Duration,
+    /// Bytes of units that had no result.
+    pub bytes_left: u64,
+    /// Those of them that other nodes had in hand.
+    pub bytes_out: u64,
 }

@@ -134,13 +134,15 @@ fn a_lost_node_is_fenced_before_its_leases_go_on_in_halves() {
     let (first, second) = (bench.joins(0), bench.joins(1));
     assert_eq!(ranges(&bench.asks(0, first, 1)), [(0, 4)]);
     assert_eq!(ranges(&bench.asks(1, second, 4)), [(4, 4)]);
+    bench.now = Duration::from_secs(3);
     let did = bench.on(Event::Lost(NodeId(0)));
-    assert_eq!(did[0], fenced(0, first));
-    assert_eq!(ranges(&leases(&did)), [(0, 2), (2, 2)]);
+    assert_eq!((&did[0], ranges(&leases(&did))), (&fenced(0, first), vec![(0, 2), (2, 2)]));
+    let loss = Some(Loss { after: bench.now, bytes_left: 8, bytes_out: 4 });
+    assert_eq!(bench.manager.counters().last_loss, loss);
     // What it says from then on counts for nothing.
     let lost = Lease { id: LeaseId(3), job: JOB, first: 0, units: 4 };
-    let did = bench.returns(0, first, lost);
-    assert_eq!(did, [fenced(0, first), Action::Drop("0+4".to_owned())]);
+    let dropped = Action::Drop("0+4".to_owned());
+    assert_eq!(bench.returns(0, first, lost), [fenced(0, first), dropped]);
     assert_eq!(bench.manager.counters().stale, 1);
 }
 

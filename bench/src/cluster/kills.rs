@@ -1,0 +1,264 @@
+//! Runs of real processes, one of which is killed.
+
+use std::fs::{self, File};
+use std::hash::{BuildHasher as _, DefaultHasher, Hasher as _, RandomState};
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::launch::{Mpirun, Ran, Running, between, number, size};
+use super::sweep::write_text;
+use crate::args::show_bytes;
+use crate::machine::Machine;
+use crate::measure::Spread;
+use crate::table::{Cell, Table};
+
+/// Processes of a run, the manager's among them, whose node computes too.
+const PROCESSES: u32 = 4;
+
+/// One more run with a process less for so many killed ones.
+const UNDISTURBED_EVERY: usize = 5;
+
+/// By how much was left when the loss was told, in parts of all.
+const LEFT: [(&str, f64, f64); 4] = [
+    ("anything", 0.0, f64::INFINITY),
+    ("half or more", 0.5, f64::INFINITY),
+    ("a tenth to half", 0.1, 0.5),
+    ("less than a tenth", 0.0, 0.1),
+];
+
+/// What is asked for.
+pub(super) struct Kills<'k> {
+    pub(super) folder: &'k Path,
+    pub(super) runs: usize,
+    pub(super) bytes: u64,
+    pub(super) seed: Option<u64>,
+}
+
+/// A run of which a process was lost while there was something to do.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    left: f64,
+    /// Bytes without a result, and those of them that others had in hand.
+    left_bytes: u64,
+    out_bytes: u64,
+    /// From when the manager was told until the end.
+    seconds: f64,
+}
+
+/// How a run went whose process was to be killed.
+enum Went {
+    Lost(Loss),
+    /// It was killed when all was done.
+    Late,
+    /// The run ended before.
+    Over,
+}
+
+impl Kills<'_> {
+    /// None if there is nothing to run them by; why goes to standard error.
+    pub(super) fn tables(&self, machine: &Machine) -> anyhow::Result<Vec<Table>> {
+        let mpirun = match Mpirun::find() {
+            Ok(mpirun) if mpirun.major >= 5 => mpirun,
+            Ok(mpirun) => {
+                let version = mpirun.major;
+                eprintln!("SKIP kills: Open MPI {version} does not tell of losses; 5 does");
+                return Ok(Vec::new());
+            }
+            Err(why) => {
+                eprintln!("SKIP kills: {why:#}");
+                return Ok(Vec::new());
+            }
+        };
+        let path = self.folder.join("text");
+        let made = File::create(&path).and_then(|file| {
+            let mut file = BufWriter::new(file);
+            write_text(&mut file, self.bytes)?;
+            file.flush()
+        });
+        made.with_context(|| format!("cannot make {}", path.display()))?;
+        let mut alone = Command::new(std::env::current_exe()?);
+        alone.arg("run").arg("wordcount").arg(&path);
+        let alone = Running::start(alone)?.end(|| ())?;
+        alone.check()?;
+        let runs = Runs { mpirun, path: &path, bytes: self.bytes, answer: alone.output };
+        let seed = self.seed.unwrap_or_else(|| RandomState::new().hash_one(0));
+        Ok(vec![runs.table(self.runs, seed, machine)?])
+    }
+}
+
+struct Runs<'k> {
+    mpirun: Mpirun,
+    path: &'k Path,
+    bytes: u64,
+    /// Of one machine.
+    answer: Vec<u8>,
+}
+
+impl Runs<'_> {
+    fn start(&self, processes: u32) -> anyhow::Result<Running> {
+        let mut command = self.mpirun.command(processes, &["--with-ft", "ulfm"]);
+        command.arg(std::env::current_exe()?).arg("run").arg("wordcount").arg(self.path);
+        Running::start({
+            command.args(["--cluster", "mpi", "--verbose"]);
+            command
+        })
+    }
+
+    /// Seconds of a run of so many that nobody disturbs.
+    fn undisturbed(&self, processes: u32) -> anyhow::Result<f64> {
+        let ran = self.start(processes)?.end(|| ())?;
+        ran.check()?;
+        anyhow::ensure!(ran.output == self.answer, "{processes} processes find something else");
+        ran.seconds()
+    }
+
+    /// Kills `worker` so long after all have begun.
+    fn killed(&self, worker: u32, after: Duration) -> anyhow::Result<(Ran, bool)> {
+        let running = self.start(PROCESSES)?;
+        let mpirun = running.child.id();
+        // Not a zombie, which this process has not waited for.
+        while Path::new(&format!("/proc/{mpirun}/cwd")).exists() {
+            let workers = workers(mpirun);
+            if workers.len() == PROCESSES as usize - 1 && workers.iter().all(|at| computes(at.1)) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(after);
+        let victim = workers(mpirun).into_iter().find(|(rank, _)| *rank == worker);
+        let victim = victim.and_then(|(_, pid)| Pid::from_raw(pid));
+        let was_killed = victim.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok());
+        Ok((running.end(|| ())?, was_killed))
+    }
+
+    fn went(&self, ran: &Ran, was_killed: bool) -> anyhow::Result<Went> {
+        let Some(lost) = between(&ran.said, "the last after ", ";") else {
+            return Ok(if was_killed { Went::Late } else { Went::Over });
+        };
+        let read = || {
+            let after = number(lost.split_once(" s,")?.0)?;
+            let left_bytes = size(between(lost, "with ", " to do")?)?;
+            let out_bytes = size(lost.rsplit_once("others had ")?.1)?;
+            Some((after, left_bytes, out_bytes))
+        };
+        let (after, left_bytes, out_bytes) =
+            read().with_context(|| format!("a loss is told otherwise: {lost}"))?;
+        if left_bytes == 0 {
+            return Ok(Went::Late);
+        }
+        let left = left_bytes as f64 / self.bytes as f64;
+        Ok(Went::Lost(Loss { left, left_bytes, out_bytes, seconds: ran.seconds()? - after }))
+    }
+
+    fn table(&self, runs: usize, seed: u64, machine: &Machine) -> anyhow::Result<Table> {
+        let mut draw = Draw { seed, drawn: 0 };
+        let most = Duration::from_secs_f64(self.undisturbed(PROCESSES)?);
+        let mut fewer = vec![self.undisturbed(PROCESSES - 1)?];
+        let (mut right, mut late, mut over) = (0_usize, 0_usize, 0_usize);
+        let mut losses = Vec::new();
+        for run in 0..runs {
+            let worker = 1 + (draw.next() * f64::from(PROCESSES - 1)) as u32;
+            let after = most.mul_f64(draw.next());
+            let (ran, was_killed) = self.killed(worker, after)?;
+            right += usize::from(ran.output == self.answer);
+            if ran.output != self.answer {
+                eprintln!("run {run} of seed {seed}: another answer; it said: {}", ran.said.trim());
+                continue;
+            }
+            match self.went(&ran, was_killed)? {
+                Went::Lost(loss) => losses.push(loss),
+                Went::Late => late += 1,
+                Went::Over => over += 1,
+            }
+            if run % UNDISTURBED_EVERY == UNDISTURBED_EVERY - 1 {
+                fewer.push(self.undisturbed(PROCESSES - 1)?);
+            }
+        }
+        let whole = Spread::of(fewer).median;
+        let bytes = show_bytes(self.bytes);
+        let title = format!(
+            "cluster: wordcount of {bytes} by {PROCESSES} processes, a worker killed at a random moment"
+        );
+        let columns = [
+            ("left when it was told", ""),
+            ("runs", ""),
+            ("ideal", "s"),
+            ("time / ideal", "x"),
+            ("worst", "x"),
+            ("less in hand", "x"),
+            ("its worst", "x"),
+        ];
+        let mut table = Table::new(title, machine, &columns);
+        let ideal = |bytes: u64| whole * bytes as f64 / self.bytes as f64;
+        for (name, from, to) in LEFT {
+            let is_within = |loss: &&Loss| (from..to).contains(&loss.left);
+            let chosen = || losses.iter().filter(is_within);
+            let ideals = Spread::of(chosen().map(|loss| ideal(loss.left_bytes)));
+            let times = chosen().map(|loss| loss.seconds / ideal(loss.left_bytes));
+            let times = Spread::of(times);
+            let less = Spread::of(chosen().map(|loss| {
+                let done_bytes = loss.out_bytes.min(loss.left_bytes) / 2;
+                loss.seconds / ideal(loss.left_bytes - done_bytes)
+            }));
+            let seconds =
+                [ideals.median, times.median, times.max, less.median, less.max].map(Cell::from);
+            let names = [name.into(), chosen().count().into()];
+            table.row(names.into_iter().chain(seconds));
+        }
+        table.note(format!(
+            "{runs} runs, {right} right answers; {} killed with work left, {late} when all was done, \
+             {over} over before; seed {seed}",
+            losses.len()
+        ));
+        table.note(format!(
+            "ideal: what had no result when the manager was told of the loss, at the rate of \
+             undisturbed runs of {} processes in between ({whole:.2} s); time: from then to the end; \
+             less in hand: if half of what the others were at was done",
+            PROCESSES - 1
+        ));
+        Ok(table)
+    }
+}
+
+/// Processes that `mpirun` started, by their number, without the manager.
+fn workers(mpirun: u32) -> Vec<(u32, i32)> {
+    let children = fs::read_to_string(format!("/proc/{mpirun}/task/{mpirun}/children"));
+    let children = children.unwrap_or_default();
+    let numbered = children.split_whitespace().filter_map(|pid| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let mut variables = environment.split(|byte| *byte == 0);
+        let rank = variables.find_map(|one| one.strip_prefix(b"OMPI_COMM_WORLD_RANK="))?;
+        Some((std::str::from_utf8(rank).ok()?.parse().ok()?, pid.parse().ok()?))
+    });
+    numbered.filter(|(rank, _)| *rank > 0).collect()
+}
+
+/// Whether a process has accelerators at work.
+fn computes(pid: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut names =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+    names.any(|name| name.starts_with("accel-"))
+}
+
+/// Numbers from 0 to 1, by a seed.
+struct Draw {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Draw {
+    fn next(&mut self) -> f64 {
+        self.drawn += 1;
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.seed);
+        hasher.write_u64(self.drawn);
+        hasher.finish() as f64 / u64::MAX as f64
+    }
+}
