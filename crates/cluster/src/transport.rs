@@ -43,11 +43,11 @@ pub trait Endpoint: Send {
     fn waker(&self) -> Waker;
 
     /// Waits until all that was sent to peers that are not lost has left, and ends
-    /// this side, or gives up at `until`. The others learn that this peer is lost
-    /// where the transport tells of that.
+    /// this side. A peer that has not taken all at `until` is lost. The others learn that
+    /// this peer is where the transport tells of that.
     ///
     /// # Errors
-    /// If something was still on its way, or the transport has failed as a whole.
+    /// If the transport has failed as a whole.
     fn close(self: Box<Self>, until: Instant) -> Result<(), TransportError>;
 }
 

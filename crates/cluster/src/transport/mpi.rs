@@ -462,7 +462,6 @@ impl Mpi {
         }
     }
 
-    /// Whether all others have left or said that they do.
     /// Ends without MPI.
     fn say_gone(&mut self) -> Result<(), TransportError> {
         let own = self.own;
@@ -476,6 +475,7 @@ impl Mpi {
         Ok(())
     }
 
+    /// Whether all others have left or said that they do.
     fn is_last(&self) -> bool {
         let others = self.peers.iter().zip(0..).filter(|(_, number)| *number != self.own);
         others.into_iter().all(|(peer, _)| peer.state != State::Here)
@@ -528,13 +528,13 @@ impl Endpoint for Mpi {
                 None => break,
             }
         }
-        if !self.sending.is_empty() {
-            let to: Vec<_> = self.sending.iter().map(u32::to_string).collect();
-            let what = format!(
-                "messages to peers {} were on their way when the time to close was over",
-                to.join(", ")
-            );
-            return Err(error(what, "give it more time, or see whether those peers are alive"));
+        // Who takes nothing for so long is as good as dead, where MPI does not tell. What is on
+        // its way there is never freed.
+        for to in std::mem::take(&mut self.sending) {
+            if let Some(peer) = self.peers.get_mut(to as usize) {
+                peer.is_dead = true;
+                peer.sending.clear();
+            }
         }
         // Who has said its last word may have said since that it waits no more.
         while self.take_up()? {}
