@@ -31,6 +31,9 @@ pub(super) struct Works<'env> {
     pub(super) session: Arc<dyn Session + 'env>,
 }
 
+/// How a node worked, and why it left before the end, where the others do without it.
+pub(super) type Worked = (Vec<Stats>, Option<String>);
+
 /// A lease that is computed.
 #[derive(Clone, Copy)]
 struct Given {
@@ -136,8 +139,14 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         self.on(now, Event::Garbled, out);
     }
 
-    pub(super) fn lost(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
-        self.on(now, Event::Lost, out);
+    /// The manager is gone: it was lost, or has ended.
+    pub(super) fn lost(
+        &mut self,
+        now: Duration,
+        how: Event<ByteBuf>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        self.on(now, how, out);
     }
 
     /// Whether this node can do that job.
@@ -264,7 +273,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     }
 
     /// How it worked.
-    pub(super) fn end(mut self) -> Result<(Vec<Stats>, Option<String>), ClusterError> {
+    pub(super) fn end(mut self) -> Result<Worked, ClusterError> {
         let stats = std::mem::take(&mut self.stats);
         match self.left.take() {
             None | Some(Left::Dismissed) => Ok((stats, None)),

@@ -9,11 +9,12 @@ use accel::Step;
 use serde_bytes::ByteBuf;
 use stream::{Piece, Pieces, StreamError};
 
-use super::compute::{Compute, Works};
+use super::compute::{Compute, Worked, Works};
 use super::keep::Keep;
 use super::manage::Manage;
-use super::{Bring, Brought, ClusterError, Config, Farewell, MANAGER, Ran, caught};
+use super::{Bring, Brought, ClusterError, Config, Farewell, MANAGER, Ran, Report, caught};
 use crate::NodeId;
+use crate::node::Event;
 use crate::task::Task;
 use crate::transport::{Endpoint, Received};
 use crate::wire::{Message, Packet};
@@ -80,6 +81,20 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     }
 
     pub(super) fn run(mut self) -> Result<Ran, ClusterError> {
+        match self.work() {
+            Ok((report, (stats, unfit))) => {
+                let farewell = Farewell { endpoint: self.endpoint, linger: self.linger };
+                Ok(Ran { report, stats, unfit, farewell })
+            }
+            Err(error) => {
+                // What went wrong matters more than whether the others hear of it.
+                let _ = self.endpoint.close(Instant::now());
+                Err(error)
+            }
+        }
+    }
+
+    fn work(&mut self) -> Result<(Option<Report>, Worked), ClusterError> {
         let now = self.now();
         let mut out = Vec::new();
         if let Some(manage) = &mut self.manage {
@@ -100,11 +115,9 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             let Ok(brought) = self.brought.recv() else { break };
             self.take(brought, &mut out);
         }
-        let stats = self.compute.take().map(Compute::end).transpose();
+        let worked = self.compute.take().map(Compute::end).transpose();
         let report = self.manage.take().map(Manage::end).transpose();
-        let farewell = Farewell { endpoint: self.endpoint, linger: self.linger };
-        let (stats, unfit) = stats?.unwrap_or_default();
-        Ok(Ran { report: report?, stats, unfit, farewell })
+        Ok((report?, worked?.unwrap_or_default()))
     }
 
     /// Goes on, while this thread computes too.
@@ -202,7 +215,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 }
                 Err(_) => self.garbled(from, out),
             },
-            Received::Lost(peer) => self.lost(peer, out),
+            Received::Left(peer) => self.lost(peer, Event::Ended, out),
+            Received::Lost(peer) => self.lost(peer, Event::Lost, out),
             Received::Nothing => {}
         }
         Ok(())
@@ -291,13 +305,14 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         }
     }
 
-    fn lost(&mut self, peer: NodeId, out: &mut Vec<(NodeId, Message)>) {
+    /// To a node its manager's end is `how`.
+    fn lost(&mut self, peer: NodeId, how: Event<ByteBuf>, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
         if let Some(manage) = &mut self.manage {
             manage.lost(now, peer, out);
         }
         if let Some(compute) = self.compute.as_mut().filter(|_| peer == MANAGER) {
-            compute.lost(now, out);
+            compute.lost(now, how, out);
         }
     }
 

@@ -470,12 +470,32 @@ fn nodes_say_hello_until_their_manager_starts() {
 fn a_node_whose_manager_never_says_anything_leaves() {
     watched("it", || {
         let (mut ended, _) = sums(1, [Sum::whole()], |[task]| {
-            let [_manager, node] = locals();
+            let [mut manager, node] = locals();
             let config = Config { patience: ms(80), ..Config::default() };
-            vec![run(Box::new(node), &[task], &config)]
+            let ended = run(Box::new(node), &[task], &config);
+            // It does not wait to be missed.
+            while manager.receive(None).unwrap() != Received::Left(NodeId(1)) {}
+            vec![ended]
         });
         let left = ended.remove(0).unwrap_err();
         assert!(matches!(left, ClusterError::Left { why: Left::Lost, .. }), "{left}");
+    });
+}
+
+/// As one that was stopped while the others did all.
+#[test]
+fn a_node_whose_manager_has_ended_leaves_as_if_it_were_told() {
+    watched("it", || {
+        let (mut ended, _) = sums(1, [Sum::whole()], |[task]| {
+            let [manager, node] = locals();
+            Box::new(manager).close(Instant::now()).unwrap();
+            let [lost, other] = locals();
+            drop::<Local>(lost);
+            [node, other].map(|node| run(Box::new(node), &[task], &Config::default())).into()
+        });
+        let lost = ended.remove(1).unwrap_err();
+        assert!(matches!(lost, ClusterError::Left { why: Left::Lost, .. }), "{lost}");
+        assert!(ended.remove(0).unwrap().is_none());
     });
 }
 
