@@ -194,8 +194,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         nodes: args.cluster.start(args.verbose)?,
         left: Left::default(),
     };
-    let done = run.kernel().and_then(|()| run.nodes.end().map(drop));
-    run.end(done)
+    let done = run.kernel();
+    // After a failure too: the others are told, or would wait.
+    let ended = run.nodes.end().map(drop);
+    run.end(done.and(ended))
 }
 
 /// What the positional arguments stand for.

@@ -231,10 +231,13 @@ impl Nodes {
     /// Takes leave of the others, which write nothing afterwards; `false` if one may, for
     /// it did not say that it ends. Once is enough.
     pub(super) fn end(&self) -> anyhow::Result<bool> {
-        if let Self::Peer(peer, _) = self
-            && let Peer::Ends(farewell) = peer.replace(Peer::Runs)
-        {
-            farewell.say()?;
+        if let Self::Peer(peer, _) = self {
+            match peer.replace(Peer::Runs) {
+                // It met nobody, and nobody is to be waited for.
+                Peer::Begins(endpoint) => Farewell::new(endpoint, Duration::ZERO).say()?,
+                Peer::Runs => {}
+                Peer::Ends(farewell) => farewell.say()?,
+            }
         }
         Ok(!mpi::must_leave())
     }

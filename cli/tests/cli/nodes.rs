@@ -216,6 +216,25 @@ fn processes_of_each_mpi_find_what_one_machine_finds() {
     }
 }
 
+/// Nobody waits for a manager that fails, alone or before it met anybody.
+#[test]
+fn a_manager_that_fails_ends_the_others() {
+    let surviving = [SURVIVING, ("openmpi4", &["--oversubscribe", "--enable-recovery"])];
+    for mpi in surviving {
+        let folder = Folder::new();
+        let (input, out) = (folder.file("in", &[b'x'; 70_000]), folder.file("out", b""));
+        for (line, paths, why) in [
+            ("wordcount {} --mode single", &[&*input][..], "a word is longer"),
+            ("identity {} {}", &[&*input, &*out], "exists"),
+        ] {
+            let line = format!("run {line} --cluster mpi --block 4K");
+            let Some(found) = run_mpi(mpi, 2, &line, paths) else { continue };
+            assert!(found.stdout.is_empty() && found.stderr.contains(why), "{}", found.stderr);
+            assert!(!found.stderr.contains("cannot be reached"), "{}: {}", mpi.0, found.stderr);
+        }
+    }
+}
+
 /// Nodes that do not see INPUT where they are started, which write to OUTPUT all the same.
 #[test]
 fn processes_that_cannot_open_the_input_are_sent_it() {
@@ -261,7 +280,7 @@ fn a_run_outlives_a_process_that_is_killed() {
     let input = folder.file("in", &text(6 << 20));
     let words = cellway("run wordcount {} --top 9", &[&input]).ok();
     for round in 0..kills() {
-        let mut command = mpirun(&bin, &SURVIVING, 4);
+        let mut command = mpirun(&bin, SURVIVING.1, 4);
         let line = "run wordcount {} --top 9 --cluster mpi --block 64K --accelerators 2 --verbose";
         let child = command.args(arguments(line, &[&input])).spawn().unwrap();
         let victim = running(child.id(), 4, round, |which| 1 + which % 3);
@@ -274,8 +293,9 @@ fn a_run_outlives_a_process_that_is_killed() {
     }
 }
 
-/// Options by which the others go on when a process is lost.
-const SURVIVING: [&str; 5] = ["--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm"];
+/// An MPI with options by which the others go on when a process is lost.
+const SURVIVING: (&str, &[&str]) =
+    ("openmpi5", &["--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm"]);
 
 /// The first process is killed, and all are started anew, until a run ends by itself.
 #[test]
@@ -298,7 +318,7 @@ fn a_manager_that_is_killed_goes_on_from_its_journal() {
         let writes = line.ends_with("{} {}");
         loop {
             let keep = if journal.exists() { "--resume" } else { "--journal" };
-            let mut command = mpirun(&bin, &SURVIVING, 3);
+            let mut command = mpirun(&bin, SURVIVING.1, 3);
             let more = "--journal-every 0 --cluster mpi --block 16K --accelerators 1";
             let line = format!("{line} {keep} {} {more}", journal.display());
             let paths: [&Path; 2] = [&input, &out];
