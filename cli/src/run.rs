@@ -68,7 +68,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_parser = names::local())]
     out_dir: Option<PathBuf>,
     /// Read all files in an INPUT that is a directory, and below, sorted by the
-    /// bytes of their paths; links and devices in it are passed over
+    /// bytes of their paths; links and devices in it are passed over, and hidden
+    /// files of runs that have not ended
     #[arg(short, long)]
     recursive: bool,
     /// Replace OUTPUT if it exists, even if it is INPUT, and in --out-dir what

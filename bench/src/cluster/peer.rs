@@ -208,7 +208,9 @@ impl Peer {
                     }
                 }
                 // One node may be done while another still waits for the manager's word.
-                Received::Left(peer) | Received::Lost(peer) if self.manages() || peer == MANAGER => {
+                Received::Left(peer) | Received::Lost(peer)
+                    if self.manages() || peer == MANAGER =>
+                {
                     bail!("peer {} is lost", peer.0)
                 }
                 Received::Left(_) | Received::Lost(_) | Received::Nothing => {}
