@@ -191,8 +191,9 @@ impl ClusterArgs {
     fn config(&self) -> Config {
         let manager_computes = !self.manager_only;
         let mut config = Config { manager_computes, ship: self.ship(), ..Config::default() };
-        if self.mode == Some(Mode::Basic) {
-            config.hello = Hello { buffers: 1, ..config.hello };
+        if self.cluster.is_some() {
+            config.hello.build = drive::build();
+            config.manager.build.clone_from(&config.hello.build);
         }
         if self.unit.is_some() || self.mode == Some(Mode::Basic) {
             config.manager.lease_bytes_max = u64::MAX;

@@ -278,6 +278,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         match self.left.take() {
             None | Some(Left::Dismissed) => Ok((stats, None)),
             Some(Left::Unfit(why)) => Ok((stats, Some(why))),
+            Some(Left::Refused(why)) => Ok((stats, Some(format!("node {}: {why}", self.own.0)))),
             Some(why) => Err(ClusterError::Left { node: self.own, why }),
         }
     }

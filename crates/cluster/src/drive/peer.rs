@@ -56,8 +56,10 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let bring = Bring { to, waker: endpoint.waker() };
         let (own, peers) = (endpoint.own(), endpoint.peers());
         let manages = own == MANAGER;
-        let manage = manages
-            .then(|| Manage::new(tasks, config.manager.clone(), peers, bring.clone(), scope));
+        let mut manager = config.manager.clone();
+        // Of these all may be there, whatever the limit for those that come later.
+        manager.nodes_max = manager.nodes_max.max(peers as usize);
+        let manage = manages.then(|| Manage::new(tasks, manager, peers, bring.clone(), scope));
         let again = config.manager.heartbeat();
         let journal = journal.filter(|_| manages);
         let kept = journal.map(|journal| Keep::new(tasks, journal, again, bring.clone(), scope));

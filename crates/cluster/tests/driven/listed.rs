@@ -5,13 +5,13 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cellway_cluster::drive::{ClusterError, Config, MANAGER, Report, run_local};
+use cellway_cluster::drive::{self, ClusterError, Config, MANAGER, Report, run_local};
 use cellway_cluster::node::Left;
 use cellway_cluster::task::{KernelTask, Task};
 use cellway_cluster::transport::local::Local;
 use cellway_cluster::transport::{Endpoint, Received, TransportError};
 use cellway_cluster::{
-    Epoch, Hello, JobError, Lease, LeaseId, Message, NodeId, Refusal, ToManager, ToNode, manager,
+    Epoch, Hello, JobError, Lease, LeaseId, Message, NodeId, ToManager, ToNode, manager,
 };
 use kernels::{Blake3, Crc32c};
 use storage::Input;
@@ -85,11 +85,21 @@ fn a_node_of_another_build_is_refused_by_name() {
         });
         let mut report = report(&mut ended);
         assert_eq!((found(&mut report), report.counters.refused), (wanted, 1));
-        let Err(ClusterError::Left { node, why: Left::Refused(why) }) = ended.remove(1) else {
-            panic!("{ended:?}")
-        };
-        assert!(matches!(&why, Refusal::Build { .. }) && node.0 == 2);
-        assert!(why.to_string().contains("this node of yesterday"), "{why}");
+        // The others do without it, so it is no failure that ends them.
+        let why = said.unwrap();
+        assert!(why.starts_with("node 2: ") && why.contains("this node of yesterday"), "{why}");
+    });
+}
+
+#[test]
+fn there_is_room_for_all_peers() {
+    watched("it", || {
+        let (mut ended, wanted) = sums(9, [(); 3].map(|()| Sum::whole()), |tasks| {
+            let of_one = manager::Config { nodes_max: 1, ..manager::Config::default() };
+            threads(tasks, boxed(), [(); 3].map(|()| config(of_one.clone())))
+        });
+        let mut report = report(&mut ended);
+        assert_eq!((found(&mut report), report.counters.refused), (wanted, 0));
     });
 }
 
