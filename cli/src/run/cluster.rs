@@ -299,11 +299,12 @@ impl Nodes {
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
         let results_bytes = config.results_bytes(task, self.count());
         // A record has them once more.
-        let results_bytes = results_bytes * if journal.is_some() { 2 } else { 1 };
+        let results_bytes = results_bytes.saturating_mul(if journal.is_some() { 2 } else { 1 });
         let sent_bytes =
             config.shipped_bytes(task, self.count() - 1, matches!(self, Self::Threads(_)));
-        let memory_bytes = here * plan.memory_bytes + results_bytes + sent_bytes;
-        let bound = cellway::stream::floor_bytes() + memory_bytes;
+        let bound = [here.saturating_mul(plan.memory_bytes), results_bytes, sent_bytes]
+            .into_iter()
+            .fold(cellway::stream::floor_bytes(), u64::saturating_add);
         if args.verbose && self.manages() {
             exit::tell(&format!(
                 "{}: nodes {}, accelerators on each {}, threads on each {}, blocks of {}, memory here at most {}",

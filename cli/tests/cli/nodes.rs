@@ -86,6 +86,42 @@ fn a_line_has_the_same_bits_whatever_the_nodes() {
 }
 
 #[test]
+fn basic_gives_all_the_same_and_nothing_twice() {
+    let folder = Folder::new();
+    for (blocks, nodes, leases) in [(65, 2, 33), (1025, 8, 129), (64, 2, 32), (3, 2, 3)] {
+        let input = folder.file("in", &text(blocks * 4096));
+        let line = format!("run crc32c {{}} --nodes {nodes} --block 4K --mode basic --verbose");
+        let said = cellway(&line, &[&input]).stderr;
+        assert!(said.contains(&format!("work given {leases} times,")), "{said}");
+        assert!(said.contains("to a second node 0;"), "{said}");
+    }
+}
+
+#[test]
+fn any_bound_can_be_said() {
+    let folder = Folder::new();
+    let input = folder.file("in", b"a b");
+    for how in [
+        "--nodes 256 --table-bytes 100000T",
+        "--nodes 2 --table-bytes 1048576T",
+        "--nodes 2 --table-bytes 8388608T",
+        "--nodes 3 --table-bytes 16777215T",
+        "--table-bytes 16777215T",
+    ] {
+        let journal = folder.path("journal");
+        let line = format!("run wordcount {{}} --verbose {how} --journal {}", journal.display());
+        let ran = cellway(&line, &[&input]);
+        // It may be more than there is.
+        assert!(
+            matches!(ran.code, Some(0 | 1)) && !ran.stderr.contains("panic"),
+            "{how}: {}",
+            ran.stderr
+        );
+        let _ = fs::remove_file(journal);
+    }
+}
+
+#[test]
 fn what_nodes_cannot_do_is_said() {
     let folder = Folder::new();
     let (input, out) = (folder.file("in", b"abc"), folder.path("out"));
