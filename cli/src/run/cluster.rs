@@ -12,7 +12,7 @@ use cellway::cluster::drive::{self, ClusterError, Config, Farewell, MANAGER, Rep
 use cellway::cluster::task::{KernelTask, Part, Task};
 use cellway::cluster::transport::Endpoint;
 use cellway::cluster::transport::mpi::{self, Mpi};
-use cellway::cluster::{Counters, Hello, JobSpec};
+use cellway::cluster::{Counters, JobSpec};
 use cellway::storage::Input;
 use cellway::stream::{Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
 use cellway::{Effect, Kernel, Options};
@@ -44,8 +44,8 @@ pub(super) struct ClusterArgs {
     #[arg(long, value_name = "NAME", value_enum)]
     cluster: Option<Transport>,
     /// What nodes do: connector, ask for work as they need it, the next received while
-    /// one is computed; basic, one part each, of as many blocks or, at the end, fewer, and
-    /// nothing overlaps; single, the first node does all
+    /// one is computed; basic, even parts, each received, computed and returned before the
+    /// next, and none by two nodes; single, the first node does all
     #[arg(long, value_name = "MODE", value_enum)]
     mode: Option<Mode>,
     /// Bytes that a node gets at a time, down to whole blocks by powers of two
@@ -198,7 +198,10 @@ impl ClusterArgs {
         if self.unit.is_some() || self.mode == Some(Mode::Basic) {
             config.manager.lease_bytes_max = u64::MAX;
         }
-        config
+        if self.unit.is_some() || self.mode == Some(Mode::Basic) {
+            config.manager.lease_max = LEASE_MAX;
+        }
+        if self.mode == Some(Mode::Basic) { config.basic() } else { config }
     }
 
     /// Units of a lease, where that is not measured.
@@ -206,8 +209,8 @@ impl ClusterArgs {
         match (self.unit, self.mode) {
             (Some(bytes), _) => Some((bytes / unit_bytes.max(1)).max(1)),
             (None, Some(Mode::Basic)) => {
-                let nodes = u64::from(nodes - u32::from(self.manager_only));
-                Some(units.div_ceil(nodes.max(1)).next_power_of_two())
+                let nodes = nodes - u32::from(self.manager_only);
+                Some(Config::basic_units(units, nodes.into()))
             }
             (None, _) => None,
         }

@@ -63,11 +63,30 @@ impl Default for Config {
     }
 }
 
+/// Leases of a node in a run of [`Config::basic`], so that none has much more than another.
+const EVEN_LEASES: u64 = 16;
+
 /// Results that wait to be merged take no more, if there are not very many nodes.
 const BACKLOG_BYTES: u64 = 64 << 20;
 const BACKLOG_MIN: u64 = 2;
 
 impl Config {
+    /// What others are compared with (Cell Connector, chapter 5): even parts, none of which
+    /// two nodes have. A node gets the next one when it has returned what it found in the one
+    /// before, so nothing overlaps.
+    #[must_use]
+    pub fn basic(mut self) -> Self {
+        self.hello.buffers = 1;
+        (self.manager.lease_bytes_max, self.manager.shares) = (u64::MAX, false);
+        self
+    }
+
+    /// Units of each lease then, of so many on so many nodes.
+    #[must_use]
+    pub fn basic_units(units: u64, nodes: u64) -> u64 {
+        (units / nodes.saturating_mul(EVEN_LEASES).max(1)).max(1)
+    }
+
     /// With so few results waiting that they fit the memory meant for them.
     fn fit(&self, tasks: &[&dyn Task]) -> Self {
         let mut config = self.clone();
