@@ -132,6 +132,24 @@ impl Config {
     }
 }
 
+/// The version of this program, and a checksum of its file: two builds of one version may
+/// compute otherwise. The version alone where the file cannot be read.
+#[must_use]
+pub fn build() -> String {
+    let version = Hello::default().build;
+    let read = || {
+        let mut program = std::fs::File::open("/proc/self/exe")?;
+        let (mut digest, mut bytes) = (Digest::new(CrcAlgorithm::Crc64Nvme), vec![0; 1 << 20]);
+        loop {
+            match program.read(&mut bytes)? {
+                0 => return Ok::<_, std::io::Error>(digest.finalize()),
+                read => digest.update(bytes.get(..read).unwrap_or_default()),
+            }
+        }
+    };
+    read().map_or_else(|_| version.clone(), |sum| format!("{version} ({sum:016x})"))
+}
+
 /// What a peer did.
 #[derive(Debug)]
 pub struct Ran {
@@ -151,24 +169,6 @@ pub struct Farewell {
     endpoint: Box<dyn Endpoint>,
     linger: Duration,
 }
-/// The version of this program, and a checksum of its file: two builds of one version may
-/// compute otherwise. The version alone where the file cannot be read.
-#[must_use]
-pub fn build() -> String {
-    let version = Hello::default().build;
-    let read = || {
-        let mut program = std::fs::File::open("/proc/self/exe")?;
-        let (mut digest, mut bytes) = (Digest::new(CrcAlgorithm::Crc64Nvme), vec![0; 1 << 20]);
-        loop {
-            match program.read(&mut bytes)? {
-                0 => return Ok::<_, std::io::Error>(digest.finalize()),
-                read => digest.update(bytes.get(..read).unwrap_or_default()),
-            }
-        }
-    };
-    read().map_or_else(|_| version.clone(), |sum| format!("{version} ({sum:016x})"))
-}
-
 
 impl std::fmt::Debug for Farewell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -218,9 +218,12 @@ pub enum ClusterError {
     /// A part cannot be loaded, or is another kernel's.
     #[error("{0}")]
     Result(String),
-    /// What was done cannot be recorded, or not be gone on from.
+    /// What was recorded cannot be gone on from.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// What was done cannot be recorded.
     #[error("{0}")]
-    Journal(String),
+    Record(String),
 }
 
 /// Has the peers of a transport do `tasks`, one after the other. All peers call it

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use stream::{Piece, Pieces};
+use stream::{JournalError, Piece, Pieces};
 
 use super::{Bring, Brought, caught};
 use crate::task::Task;
@@ -105,13 +105,13 @@ impl Keep {
         patience: Duration,
         bring: Bring,
         scope: &'scope Scope<'scope, 'env>,
-    ) -> Result<(Self, Vec<Piece>), String> {
-        let done = pieces.done().map_err(|error| error.to_string())?;
+    ) -> Result<(Self, Vec<Piece>), JournalError> {
+        let done = pieces.done()?;
         for Piece { job, units, .. } in &done {
             let of = tasks.get(usize::try_from(*job).unwrap_or(usize::MAX));
             let known = of.map_or(0, |task| task.spec().units);
             if units.iter().any(|units| units.is_empty() || units.end > known) {
-                return Err("the journal tells of units that this run has not; start anew with --journal and --force".to_owned());
+                return Err(pieces.unfit("it tells of units that this run has not"));
             }
         }
         let due = pieces.due().saturating_duration_since(Instant::now());

@@ -63,7 +63,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let again = config.manager.heartbeat();
         let journal = journal.filter(|_| manages);
         let kept = journal.map(|journal| Keep::new(tasks, journal, again, bring.clone(), scope));
-        let kept = kept.transpose().map_err(ClusterError::Journal)?;
+        let kept = kept.transpose()?;
         let computes = !manages || config.manager_computes;
         let compute = computes.then(|| Compute::new(own, tasks, config, bring, scope));
         let (started, linger) = (Instant::now(), config.linger);
@@ -185,7 +185,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     ) -> Result<(), ClusterError> {
         self.send(out)?;
         if let Some(why) = self.manage.as_mut().and_then(Manage::failure) {
-            return Err(ClusterError::Journal(why));
+            return Err(ClusterError::Record(why));
         }
         if let Some(message) = self.to_self.pop_front() {
             self.message(self.endpoint.own(), message, out);

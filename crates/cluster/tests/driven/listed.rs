@@ -77,11 +77,18 @@ fn found(report: &mut Report) -> u64 {
 #[test]
 fn a_node_of_another_build_is_refused_by_name() {
     watched("it", || {
-        let (mut ended, wanted) = sums(9, [(); 3].map(|()| Sum::whole()), |tasks| {
+        let mut said = None;
+        let (mut ended, wanted) = sums(9, [(); 3].map(|()| Sum::whole()), |[one, two, three]| {
             let config = config(manager::Config::default());
             let hello = Hello { build: "of yesterday".to_owned(), ..Hello::default() };
-            let other = Config { hello, ..config.clone() };
-            threads(tasks, boxed(), [config.clone(), config, other])
+            let refused = &Config { hello, ..config.clone() };
+            let [manages, node, other] = boxed();
+            thread::scope(|scope| {
+                let other = scope.spawn(move || drive::run(other, &[three], refused).unwrap());
+                let ended = threads([one, two], [manages, node], [config.clone(), config]);
+                said = other.join().unwrap().unfit;
+                ended
+            })
         });
         let mut report = report(&mut ended);
         assert_eq!((found(&mut report), report.counters.refused), (wanted, 1));

@@ -103,6 +103,12 @@ impl<'j> Pieces<'j> {
         load(Saved::new(&bytes)).map_err(damaged)
     }
 
+    /// An error that only another journal helps against.
+    #[must_use]
+    pub fn unfit(&self, what: &str) -> JournalError {
+        unfit(self.journal, what)
+    }
+
     fn read(&self, number: u64, len_bytes: u64) -> std::io::Result<Vec<u8>> {
         let file = self.journal.beside().open(number)?;
         // What was damaged is no reason to take all memory.
