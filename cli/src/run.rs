@@ -576,9 +576,12 @@ fn went(stats: &Stats) -> String {
     let peak = stream::peak_rss_bytes().map_or("unknown".to_owned(), |peak| Size(peak).to_string());
     let output =
         stats.output_path.as_ref().map(|path| format!("; output: {path}")).unwrap_or_default();
-    let steps = progress::steps(&stats.rates());
+    let steps = match progress::steps(&stats.rates()) {
+        known if known.is_empty() => known,
+        known => format!("; {known}"),
+    };
     format!(
-        "{} in {seconds:.3} s, {}/s; {steps}; peak {peak} of memory; {}; input: {}{output}",
+        "{} in {seconds:.3} s, {}/s{steps}; peak {peak} of memory; {}; input: {}{output}",
         Size(stats.bytes_in),
         Size(rate),
         stats.engine.detail,

@@ -15,7 +15,7 @@ use cellway::cluster::transport::mpi::{self, Mpi};
 use cellway::cluster::{Counters, JobSpec};
 use cellway::storage::Input;
 use cellway::stream::{Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
-use cellway::{Effect, Kernel, Options};
+use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::args::parse_bytes;
 use clap::{Args, ValueEnum};
 
@@ -26,6 +26,9 @@ use sent::ShipArg;
 
 /// More threads that are nodes are a slip of the hand.
 const NODES_MAX: i64 = 256;
+
+/// The longest lease where the user says how long they are: it may take hours in earnest.
+const LEASE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Longer than any run.
 const LINGER_MAX: Duration = Duration::from_secs(1 << 32);
@@ -195,7 +198,7 @@ impl ClusterArgs {
             config.hello.build = drive::build();
             config.manager.build.clone_from(&config.hello.build);
         }
-        if self.unit.is_some() || self.mode == Some(Mode::Basic) {
+        if self.unit.is_some() {
             config.manager.lease_bytes_max = u64::MAX;
         }
         if self.unit.is_some() || self.mode == Some(Mode::Basic) {
@@ -323,9 +326,12 @@ impl Nodes {
         let tasks: [&dyn Task; 1] = [task];
         let is_single = cluster.mode == Some(Mode::Single);
         let (name, pieces) = journal.unzip();
-        let stopped = |error: ClusterError| match &name {
-            Some(name) => journal::stopped(&error, name),
-            None => error.into(),
+        let stopped = |error: ClusterError| match (error, &name) {
+            (ClusterError::Journal(error), Some(name)) => {
+                journal::failed(StreamError::Journal(error), name)
+            }
+            (error, Some(name)) => journal::stopped(&error, name),
+            (error, None) => error.into(),
         };
         let (report, stats) = match self {
             Self::Peer(peer, rank) if is_single => {
@@ -394,7 +400,7 @@ fn meet(
     peer.replace(Peer::Ends(ran.farewell));
     if let Some(why) = ran.unfit {
         // The others do without it, and are not to be ended by it.
-        exit::tell(&why);
+        exit::complain(&why);
     }
     Ok((ran.report, ran.stats))
 }
