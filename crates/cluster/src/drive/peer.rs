@@ -229,8 +229,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     }
 
     fn is_over(&self) -> bool {
-        let manages = self.manage.as_ref().is_some_and(|manage| !manage.is_over(self.now()));
-        !manages && self.compute.as_ref().is_none_or(Compute::is_over)
+        let still_manages = self.manage.as_ref().is_some_and(|manage| !manage.is_over(self.now()));
+        !still_manages && self.compute.as_ref().is_none_or(Compute::is_over)
     }
 
     /// Sends what there is to be sent.
