@@ -186,11 +186,15 @@ impl Keep {
         }
     }
 
+    /// Whether that node is to say so of what it was asked for by that number.
+    pub(super) fn awaits(&self, node: NodeId, number: u64) -> bool {
+        let is_awaited = matches!(&self.stage, Stage::Settles(_, of) if of.contains(&node));
+        is_awaited && number == self.number
+    }
+
     /// That node says that what it put before it was asked is on the disk.
-    pub(super) fn settled(&mut self, node: NodeId, number: u64) {
-        if let Stage::Settles(_, awaited) = &mut self.stage
-            && number == self.number
-        {
+    pub(super) fn settled(&mut self, node: NodeId) {
+        if let Stage::Settles(_, awaited) = &mut self.stage {
             awaited.remove(&node);
         }
     }
@@ -252,6 +256,34 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn only_who_was_asked_last_has_settled() {
+        let mut keep = Keep {
+            stage: Stage::Rests,
+            due: Duration::ZERO,
+            writes: true,
+            wants_last: false,
+            is_last: false,
+            is_new: false,
+            returned: BTreeSet::new(),
+            number: 0,
+            patience: Duration::ZERO,
+            done: BTreeMap::new(),
+            records: mpsc::channel().0,
+        };
+        let (node, other) = (NodeId(1), NodeId(2));
+        keep.returned(node);
+        assert!(!keep.awaits(node, 0));
+        keep.snapshot(Vec::new());
+        let awaited = [(node, 0), (node, 1), (node, 2), (other, 1)];
+        assert_eq!(
+            awaited.map(|(node, number)| keep.awaits(node, number)),
+            [false, true, false, false]
+        );
+        keep.settled(node);
+        assert!(!keep.awaits(node, 1));
+    }
 
     proptest! {
         #[test]

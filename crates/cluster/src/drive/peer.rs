@@ -269,7 +269,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 }
             }
             Message::Settle(number) if from == MANAGER => {
-                if let Some(compute) = &self.compute {
+                if let Some(compute) = &mut self.compute {
                     compute.settle(number);
                 }
             }
@@ -328,7 +328,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 compute.ended(now, lease, ended, out);
             }
             (Brought::Over(job, ended), _, Some(compute)) => compute.over(now, job, ended, out),
-            (Brought::Settled(number, settled), ..) => {
+            (Brought::Settled(number, settled), _, Some(compute)) => {
+                compute.settled();
                 out.push((MANAGER, Message::Settled(number, settled.err())));
             }
             (Brought::Recorded(recorded), Some(manage), _) => {
