@@ -304,8 +304,8 @@ impl Nodes {
         let config = cluster.config();
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
         let results_bytes = config.results_bytes(task, self.count());
-        // A record has them once more.
-        let results_bytes = results_bytes.saturating_mul(if journal.is_some() { 2 } else { 1 });
+        // A record has them twice more: as saved, and as written.
+        let results_bytes = results_bytes.saturating_mul(if journal.is_some() { 3 } else { 1 });
         let sent_bytes =
             config.shipped_bytes(task, self.count() - 1, matches!(self, Self::Threads(_)));
         let bound = [here.saturating_mul(plan.memory_bytes), results_bytes, sent_bytes]
