@@ -227,7 +227,11 @@ impl Mpi {
         let site = Site::new(|name| std::env::var_os(name));
         let shim = site.shim()?;
         let unusable = |what: String| {
-            let cure = "remove that file, which is then compiled anew; the mpicc must be that of the mpirun in use";
+            let cure = format!(
+                "it was compiled by {}, which must be the mpicc of the mpirun in use: put the folder of \
+                 that first in PATH, or name it by CELLWAY_MPICC; if the file was damaged, remove it",
+                site.mpicc.display()
+            );
             error(format!("{}: {what}", shim.display()), cure)
         };
         ffi::load(&shim).map_err(unusable)?;
