@@ -162,6 +162,11 @@ impl ClusterArgs {
                     let what = "with --manager-only somebody else must compute";
                     return Err(Usage(format!("{what}; start more processes by mpirun -n")).into());
                 }
+                if peers == 1 && !mpi::was_launched() {
+                    exit::tell(
+                        "no mpirun started this process, so it does all alone; start more by mpirun -n N",
+                    );
+                }
                 if manages && verbose {
                     exit::tell(&format!("{}: {}", mpi.library(), mpi.when_lost()));
                 }
