@@ -68,7 +68,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_parser = names::local())]
     out_dir: Option<PathBuf>,
     /// Read all files in an INPUT that is a directory, and below, sorted by the
-    /// bytes of their paths; links and devices in it are passed over
+    /// bytes of their paths; links and devices in it are passed over, and hidden
+    /// files of runs that have not ended
     #[arg(short, long)]
     recursive: bool,
     /// Replace OUTPUT if it exists, even if it is INPUT, and in --out-dir what
@@ -194,11 +195,13 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         nodes: args.cluster.start(args.verbose)?,
         left: Left::default(),
     };
-    let done = run.kernel().and_then(|()| run.nodes.end().map(drop));
+    let done = run.kernel();
+    // After a failure too: the others are told, or would wait.
+    let ended = run.nodes.end().map(drop);
     if args.verbose {
         run.nodes.tell_memory();
     }
-    run.end(done)
+    run.end(done.and(ended))
 }
 
 /// What the positional arguments stand for.
@@ -576,9 +579,12 @@ fn went(stats: &Stats) -> String {
     let peak = stream::peak_rss_bytes().map_or("unknown".to_owned(), |peak| Size(peak).to_string());
     let output =
         stats.output_path.as_ref().map(|path| format!("; output: {path}")).unwrap_or_default();
-    let steps = progress::steps(&stats.rates());
+    let steps = match progress::steps(&stats.rates()) {
+        known if known.is_empty() => known,
+        known => format!("; {known}"),
+    };
     format!(
-        "{} in {seconds:.3} s, {}/s; {steps}; peak {peak} of memory; {}; input: {}{output}",
+        "{} in {seconds:.3} s, {}/s{steps}; peak {peak} of memory; {}; input: {}{output}",
         Size(stats.bytes_in),
         Size(rate),
         stats.engine.detail,

@@ -208,10 +208,12 @@ impl Peer {
                     }
                 }
                 // One node may be done while another still waits for the manager's word.
-                Received::Lost(peer) if self.manages() || peer == MANAGER => {
+                Received::Left(peer) | Received::Lost(peer)
+                    if self.manages() || peer == MANAGER =>
+                {
                     bail!("peer {} is lost", peer.0)
                 }
-                Received::Lost(_) | Received::Nothing => {}
+                Received::Left(_) | Received::Lost(_) | Received::Nothing => {}
             }
         }
         bail!("no peer said anything for {} s", PATIENCE.as_secs())

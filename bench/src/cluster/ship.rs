@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use cellway::Options;
-use cellway::cluster::Hello;
 use cellway::cluster::drive::{self, Config, Ship};
 use cellway::cluster::task::{KernelTask, Task as _};
 use cellway::cluster::transport::mpi;
@@ -25,7 +24,7 @@ const BLOCK_BYTES: u64 = 256 << 10;
 enum Mode {
     /// The manager alone, which reads for itself.
     Single,
-    /// Each node is sent its share, computes it, and returns what it found.
+    /// Each node is sent a part, computes it, and returns what it found before the next.
     Basic,
     /// What nodes ask for is sent while they compute what they have.
     Connector,
@@ -34,16 +33,13 @@ enum Mode {
 }
 
 impl Mode {
-    /// With that many units for each of so many nodes.
+    /// Of so many units on so many nodes.
     fn config(self, units: u64, nodes: u64) -> (Config, Option<u64>) {
         let config = Config { manager_computes: false, ship: Ship::Bytes, ..Config::default() };
         if self != Self::Basic {
             return (config, None);
         }
-        let hello = Hello { buffers: 1, ..config.hello.clone() };
-        let mut config = Config { hello, ..config };
-        config.manager.lease_bytes_max = u64::MAX;
-        (config, Some(units.div_ceil(nodes).next_power_of_two()))
+        (config.basic(), Some(Config::basic_units(units, nodes)))
     }
 }
 

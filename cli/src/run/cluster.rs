@@ -12,10 +12,10 @@ use cellway::cluster::drive::{self, ClusterError, Config, Farewell, MANAGER, Rep
 use cellway::cluster::task::{KernelTask, Part, Task};
 use cellway::cluster::transport::Endpoint;
 use cellway::cluster::transport::mpi::{self, Mpi, WhenLost};
-use cellway::cluster::{Counters, Hello, JobSpec, Loss};
+use cellway::cluster::{Counters, JobSpec, Loss};
 use cellway::storage::Input;
 use cellway::stream::{self, Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
-use cellway::{Effect, Kernel, Options};
+use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::args::parse_bytes;
 use clap::{Args, ValueEnum};
 
@@ -26,6 +26,9 @@ use sent::ShipArg;
 
 /// More threads that are nodes are a slip of the hand.
 const NODES_MAX: i64 = 256;
+
+/// The longest lease where the user says how long they are: it may take hours in earnest.
+const LEASE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Longer than any run.
 const LINGER_MAX: Duration = Duration::from_secs(1 << 32);
@@ -44,8 +47,8 @@ pub(super) struct ClusterArgs {
     #[arg(long, value_name = "NAME", value_enum)]
     cluster: Option<Transport>,
     /// What nodes do: connector, ask for work as they need it, the next received while
-    /// one is computed; basic, one part each, of as many blocks or, at the end, fewer, and
-    /// nothing overlaps; single, the first node does all
+    /// one is computed; basic, even parts, each received, computed and returned before the
+    /// next, and none by two nodes; single, the first node does all
     #[arg(long, value_name = "MODE", value_enum)]
     mode: Option<Mode>,
     /// Bytes that a node gets at a time, down to whole blocks by powers of two
@@ -166,6 +169,11 @@ impl ClusterArgs {
                     let what = "with --manager-only somebody else must compute";
                     return Err(Usage(format!("{what}; start more processes by mpirun -n")).into());
                 }
+                if peers == 1 && !mpi::was_launched() {
+                    exit::tell(
+                        "no mpirun started this process, so it does all alone; start more by mpirun -n N",
+                    );
+                }
                 if manages && verbose {
                     exit::tell(&format!("{}: {}", mpi.library(), mpi.when_lost()));
                 }
@@ -202,13 +210,17 @@ impl ClusterArgs {
     fn config(&self) -> Config {
         let manager_computes = !self.manager_only;
         let mut config = Config { manager_computes, ship: self.ship(), ..Config::default() };
-        if self.mode == Some(Mode::Basic) {
-            config.hello = Hello { buffers: 1, ..config.hello };
+        if self.cluster.is_some() {
+            config.hello.build = drive::build();
+            config.manager.build.clone_from(&config.hello.build);
         }
-        if self.unit.is_some() || self.mode == Some(Mode::Basic) {
+        if self.unit.is_some() {
             config.manager.lease_bytes_max = u64::MAX;
         }
-        config
+        if self.unit.is_some() || self.mode == Some(Mode::Basic) {
+            config.manager.lease_max = LEASE_MAX;
+        }
+        if self.mode == Some(Mode::Basic) { config.basic() } else { config }
     }
 
     /// Units of a lease, where that is not measured.
@@ -216,8 +228,8 @@ impl ClusterArgs {
         match (self.unit, self.mode) {
             (Some(bytes), _) => Some((bytes / unit_bytes.max(1)).max(1)),
             (None, Some(Mode::Basic)) => {
-                let nodes = u64::from(nodes - u32::from(self.manager_only));
-                Some(units.div_ceil(nodes.max(1)).next_power_of_two())
+                let nodes = nodes - u32::from(self.manager_only);
+                Some(Config::basic_units(units, nodes.into()))
             }
             (None, _) => None,
         }
@@ -260,10 +272,13 @@ impl Nodes {
     /// Takes leave of the others, which write nothing afterwards; `false` if one may, for
     /// it did not say that it ends. Once is enough.
     pub(super) fn end(&self) -> anyhow::Result<bool> {
-        if let Self::Peer(peer, _) = self
-            && let Peer::Ends(farewell) = peer.replace(Peer::Runs)
-        {
-            farewell.say()?;
+        if let Self::Peer(peer, _) = self {
+            match peer.replace(Peer::Runs) {
+                // It met nobody, and nobody is to be waited for.
+                Peer::Begins(endpoint) => Farewell::new(endpoint, Duration::ZERO).say()?,
+                Peer::Runs => {}
+                Peer::Ends(farewell) => farewell.say()?,
+            }
         }
         Ok(!mpi::must_leave())
     }
@@ -343,17 +358,19 @@ impl Nodes {
         let cluster = &args.cluster;
         let config = self.config(cluster);
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
-        let memory_bytes = here * plan.memory_bytes
-            + if self.manages() {
-                let results_bytes = config.results_bytes(task, self.count());
-                // A record has them once more.
-                let results_bytes = results_bytes * if journal.is_some() { 2 } else { 1 };
-                let are_threads = matches!(self, Self::Threads(_));
-                results_bytes + config.shipped_bytes(task, self.count() - 1, are_threads)
-            } else {
-                config.node_bytes(task, task.spec())
-            };
-        let bound = stream::floor_bytes() + memory_bytes;
+        let of_cluster = if self.manages() {
+            let results_bytes = config.results_bytes(task, self.count());
+            // A record has them twice more: as saved, and as written.
+            let results_bytes = results_bytes.saturating_mul(if journal.is_some() { 3 } else { 1 });
+            let are_threads = matches!(self, Self::Threads(_));
+            let sent_bytes = config.shipped_bytes(task, self.count() - 1, are_threads);
+            results_bytes.saturating_add(sent_bytes)
+        } else {
+            config.node_bytes(task, task.spec())
+        };
+        let bound = [here.saturating_mul(plan.memory_bytes), of_cluster]
+            .into_iter()
+            .fold(stream::floor_bytes(), u64::saturating_add);
         self.may_take(bound);
         if args.verbose && self.manages() {
             exit::tell(&format!(
@@ -370,9 +387,12 @@ impl Nodes {
         let tasks: [&dyn Task; 1] = [task];
         let is_single = cluster.mode == Some(Mode::Single);
         let (name, pieces) = journal.unzip();
-        let stopped = |error: ClusterError| match &name {
-            Some(name) => journal::stopped(&error, name),
-            None => error.into(),
+        let stopped = |error: ClusterError| match (error, &name) {
+            (ClusterError::Journal(error), Some(name)) => {
+                journal::failed(StreamError::Journal(error), name)
+            }
+            (error, Some(name)) => journal::stopped(&error, name),
+            (error, None) => error.into(),
         };
         let (report, stats) = match self {
             Self::Peer(peer, rank) if is_single => {
@@ -441,7 +461,7 @@ fn meet(
     peer.replace(Peer::Ends(ran.farewell));
     if let Some(why) = ran.unfit {
         // The others do without it, and are not to be ended by it.
-        exit::tell(&why);
+        exit::complain(&why);
     }
     Ok((ran.report, ran.stats))
 }

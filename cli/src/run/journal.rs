@@ -130,11 +130,15 @@ pub(super) fn resumable<T>(
 ) -> anyhow::Result<T> {
     let Some(journal) = journal else { return Ok(work(None)?) };
     let name = journal.name().to_owned();
-    work(Some(journal)).map_err(|error| match error {
-        // What this journal tells is of no use here.
+    work(Some(journal)).map_err(|error| failed(error, &name))
+}
+
+/// The user hears how to go on, unless what this journal tells is of no use.
+pub(super) fn failed(error: StreamError, journal: &str) -> anyhow::Error {
+    match error {
         StreamError::Journal(ref unfit) if unfit.kind() == JournalErrorKind::Unfit => error.into(),
-        error => stopped(&error, &name),
-    })
+        error => stopped(&error, journal),
+    }
 }
 
 /// A failure after which the run goes on with `journal`.

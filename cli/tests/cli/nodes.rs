@@ -86,6 +86,42 @@ fn a_line_has_the_same_bits_whatever_the_nodes() {
 }
 
 #[test]
+fn basic_gives_all_the_same_and_nothing_twice() {
+    let folder = Folder::new();
+    for (blocks, nodes, leases) in [(65, 2, 33), (1025, 8, 129), (64, 2, 32), (3, 2, 3)] {
+        let input = folder.file("in", &text(blocks * 4096));
+        let line = format!("run crc32c {{}} --nodes {nodes} --block 4K --mode basic --verbose");
+        let said = cellway(&line, &[&input]).stderr;
+        assert!(said.contains(&format!("work given {leases} times,")), "{said}");
+        assert!(said.contains("to a second node 0;"), "{said}");
+    }
+}
+
+#[test]
+fn any_bound_can_be_said() {
+    let folder = Folder::new();
+    let input = folder.file("in", b"a b");
+    for how in [
+        "--nodes 256 --table-bytes 100000T",
+        "--nodes 2 --table-bytes 1048576T",
+        "--nodes 2 --table-bytes 8388608T",
+        "--nodes 3 --table-bytes 16777215T",
+        "--table-bytes 16777215T",
+    ] {
+        let journal = folder.path("journal");
+        let line = format!("run wordcount {{}} --verbose {how} --journal {}", journal.display());
+        let ran = cellway(&line, &[&input]);
+        // It may be more than there is.
+        assert!(
+            matches!(ran.code, Some(0 | 1)) && !ran.stderr.contains("panic"),
+            "{how}: {}",
+            ran.stderr
+        );
+        let _ = fs::remove_file(journal);
+    }
+}
+
+#[test]
 fn what_nodes_cannot_do_is_said() {
     let folder = Folder::new();
     let (input, out) = (folder.file("in", b"abc"), folder.path("out"));
@@ -149,6 +185,31 @@ fn another_run_s_journal_is_refused_by_what_differs() {
     assert!(folder.names().iter().all(|name| name == "in" || name.starts_with(".journal.")));
 }
 
+/// What was damaged helps nobody who goes on.
+#[test]
+fn damaged_results_beside_a_journal_are_not_gone_on_from() {
+    let folder = Folder::new();
+    let words = (0..60_000).map(|number| format!("{number:09} ")).collect::<String>();
+    let input = folder.file("in", &[words.as_bytes(), &[b'x'; 70_000]].concat());
+    let journal = folder.path("journal");
+    let run = |more: &str| {
+        let line = format!("run wordcount {{}} --nodes 2 --block 4K {more} {}", journal.display());
+        cellway(&line, &[&input])
+    };
+    run("--journal-every 0 --journal").failed(1, &["a word is longer", "with --resume"]);
+    let beside = folder.names().into_iter().find(|name| name.starts_with(".journal.cellway-"));
+    let beside = folder.path(&beside.unwrap());
+    for file in fs::read_dir(beside).unwrap() {
+        let path = file.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[1000] ^= 1;
+        fs::write(path, bytes).unwrap();
+    }
+    let resumed = run("--resume");
+    assert!(!resumed.stderr.contains("go on by"), "{}", resumed.stderr);
+    resumed.failed(2, &["not what was written", "start anew with --journal"]);
+}
+
 /// The MPIs below the build folder, each with options of its mpirun.
 pub(crate) const MPIS: [(&str, &[&str]); 3] = [
     ("openmpi5", &["--oversubscribe", "--bind-to", "none"]),
@@ -202,10 +263,9 @@ fn processes_of_each_mpi_find_what_one_machine_finds() {
     let hash = cellway("run blake3 {}", &[&input]).ok();
     for mpi in MPIS {
         let run = |processes, line: &str, paths: &[&Path]| run_mpi(mpi, processes, line, paths);
-        let Some(found) = run(3, "run wordcount {} --cluster mpi --block 64K", &[&input]) else {
-            continue;
-        };
-        assert!(found.ok() == words, "{}", mpi.0);
+        let line = "run wordcount {} --cluster mpi --block 64K --verbose";
+        let Some(found) = run(3, line, &[&input]) else { continue };
+        assert!(found.stdout == words && !found.stderr.contains("; ;"), "{}", found.stderr);
         let line = "run blake3 {} --cluster mpi --manager-only --block 64K";
         assert!(run(4, line, &[&input]).unwrap().ok() == hash, "{}", mpi.0);
         let line = "run blake3 {} --cluster mpi --mode single --verbose";
@@ -241,6 +301,25 @@ fn processes_keep_to_the_memory_that_they_say() {
             let [begun, peak, bound] = sizes[..] else { panic!("{said}") };
             assert_eq!(said.matches("MiB").count(), 3, "{said}");
             assert!(begun <= peak && peak <= bound, "{line}: {said}");
+        }
+    }
+}
+
+/// Nobody waits for a manager that fails, alone or before it met anybody.
+#[test]
+fn a_manager_that_fails_ends_the_others() {
+    let surviving = [SURVIVING, ("openmpi4", &["--oversubscribe", "--enable-recovery"])];
+    for mpi in surviving {
+        let folder = Folder::new();
+        let (input, out) = (folder.file("in", &[b'x'; 70_000]), folder.file("out", b""));
+        for (line, paths, why) in [
+            ("wordcount {} --mode single", &[&*input][..], "a word is longer"),
+            ("identity {} {}", &[&*input, &*out], "exists"),
+        ] {
+            let line = format!("run {line} --cluster mpi --block 4K");
+            let Some(found) = run_mpi(mpi, 2, &line, paths) else { continue };
+            assert!(found.stdout.is_empty() && found.stderr.contains(why), "{}", found.stderr);
+            assert!(!found.stderr.contains("cannot be reached"), "{}: {}", mpi.0, found.stderr);
         }
     }
 }
@@ -304,7 +383,7 @@ fn a_run_outlives_a_process_that_is_killed() {
     let input = folder.file("in", &text(6 << 20));
     let words = cellway("run wordcount {} --top 9", &[&input]).ok();
     for round in 0..kills() {
-        let mut command = mpirun(&bin, &SURVIVING, 4);
+        let mut command = mpirun(&bin, SURVIVING.1, 4);
         let line = "run wordcount {} --top 9 --cluster mpi --block 64K --accelerators 2 --verbose";
         let child = command.args(arguments(line, &[&input])).spawn().unwrap();
         let victim = running(child.id(), 4, round, |which| 1 + which % 3);
@@ -317,8 +396,9 @@ fn a_run_outlives_a_process_that_is_killed() {
     }
 }
 
-/// Options by which the others go on when a process is lost.
-const SURVIVING: [&str; 5] = ["--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm"];
+/// An MPI with options by which the others go on when a process is lost.
+const SURVIVING: (&str, &[&str]) =
+    ("openmpi5", &["--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm"]);
 
 /// The first process is killed, and all are started anew, until a run ends by itself.
 #[test]
@@ -341,7 +421,7 @@ fn a_manager_that_is_killed_goes_on_from_its_journal() {
         let writes = line.ends_with("{} {}");
         loop {
             let keep = if journal.exists() { "--resume" } else { "--journal" };
-            let mut command = mpirun(&bin, &SURVIVING, 3);
+            let mut command = mpirun(&bin, SURVIVING.1, 3);
             let more = "--journal-every 0 --cluster mpi --block 16K --accelerators 1";
             let line = format!("{line} {keep} {} {more}", journal.display());
             let paths: [&Path; 2] = [&input, &out];

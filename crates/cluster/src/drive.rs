@@ -8,12 +8,14 @@ mod manage;
 mod peer;
 mod ship;
 
+use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Sender;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use stream::{Pieces, Stats};
+use crc_fast::{CrcAlgorithm, Digest};
+use stream::{JournalError, Pieces, Stats};
 
 use crate::manager::MergeId;
 use crate::node::{Left, PATIENCE};
@@ -61,11 +63,30 @@ impl Default for Config {
     }
 }
 
+/// Leases of a node in a run of [`Config::basic`], so that none has much more than another.
+const EVEN_LEASES: u64 = 16;
+
 /// Results that wait to be merged take no more, if there are not very many nodes.
 const BACKLOG_BYTES: u64 = 64 << 20;
 const BACKLOG_MIN: u64 = 2;
 
 impl Config {
+    /// What others are compared with (Cell Connector, chapter 5): even parts, none of which
+    /// two nodes have. A node gets the next one when it has returned what it found in the one
+    /// before, so nothing overlaps.
+    #[must_use]
+    pub fn basic(mut self) -> Self {
+        self.hello.buffers = 1;
+        (self.manager.lease_bytes_max, self.manager.shares) = (u64::MAX, false);
+        self
+    }
+
+    /// Units of each lease then, of so many on so many nodes.
+    #[must_use]
+    pub fn basic_units(units: u64, nodes: u64) -> u64 {
+        (units / nodes.saturating_mul(EVEN_LEASES).max(1)).max(1)
+    }
+
     /// With so few results waiting that they fit the memory meant for them.
     fn fit(&self, tasks: &[&dyn Task]) -> Self {
         let mut config = self.clone();
@@ -131,6 +152,24 @@ impl Config {
         let lease_bytes = lease_units.unwrap_or(u64::MAX).min(units).saturating_mul(unit_bytes);
         u64::from(self.hello.buffers).saturating_mul(lease_bytes.min(longest))
     }
+}
+
+/// The version of this program, and a checksum of its file: two builds of one version may
+/// compute otherwise. The version alone where the file cannot be read.
+#[must_use]
+pub fn build() -> String {
+    let version = Hello::default().build;
+    let read = || {
+        let mut program = std::fs::File::open("/proc/self/exe")?;
+        let (mut digest, mut bytes) = (Digest::new(CrcAlgorithm::Crc64Nvme), vec![0; 1 << 20]);
+        loop {
+            match program.read(&mut bytes)? {
+                0 => return Ok::<_, std::io::Error>(digest.finalize()),
+                read => digest.update(bytes.get(..read).unwrap_or_default()),
+            }
+        }
+    };
+    read().map_or_else(|_| version.clone(), |sum| format!("{version} ({sum:016x})"))
 }
 
 /// What a peer did.
@@ -201,9 +240,12 @@ pub enum ClusterError {
     /// A part cannot be loaded, or is another kernel's.
     #[error("{0}")]
     Result(String),
-    /// What was done cannot be recorded, or not be gone on from.
+    /// What was recorded cannot be gone on from.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// What was done cannot be recorded.
     #[error("{0}")]
-    Journal(String),
+    Record(String),
 }
 
 /// Has the peers of a transport do `tasks`, one after the other. All peers call it

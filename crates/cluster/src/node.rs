@@ -27,6 +27,9 @@ pub enum Event<R> {
     Leave,
     /// The manager cannot be reached any more.
     Lost,
+    /// The manager has ended, though nothing was heard of that: the node was stopped for so
+    /// long that it is no member.
+    Ended,
     /// Something came of the manager that cannot be read: what it was is not known.
     Garbled,
     /// The node cannot do what it was given.
@@ -181,6 +184,7 @@ impl Node {
             Event::Leave => self.leave(actions),
             Event::Unfit(why) => self.unfit(why, actions),
             Event::Lost => self.leave_off(Left::Lost, actions),
+            Event::Ended => self.leave_off(Left::Dismissed, actions),
             Event::Garbled if self.state != State::Out => {
                 self.stop_all(actions);
                 self.join(actions);

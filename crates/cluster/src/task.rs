@@ -44,11 +44,36 @@ pub struct Description {
     /// Bytes of a unit, whatever a node would choose by what it has cached.
     pub unit_bytes: u64,
     /// Where a transform's blocks go; none where peers are threads of one process.
+    #[serde(with = "as_bytes")]
     pub output: Option<PathBuf>,
     /// For nodes that are sent their units; none if the kernel must have the input itself.
     pub shipped: Option<Shipped>,
     /// Of a job over many inputs.
     pub list: Option<List>,
+}
+
+/// A path goes as its bytes: it need not be text.
+mod as_bytes {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    use std::path::PathBuf;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use serde_bytes::{ByteBuf, Bytes};
+
+    pub(super) fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        path.as_ref().map(|path| Bytes::new(path.as_os_str().as_bytes())).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
+        let bytes = Option::<ByteBuf>::deserialize(from)?;
+        Ok(bytes.map(|bytes| OsString::from_vec(bytes.into_vec()).into()))
+    }
 }
 
 /// Inputs of one job.
@@ -472,21 +497,23 @@ impl Description {
     /// Some of all kinds.
     pub(crate) fn any() -> impl proptest::strategy::Strategy<Value = Self> {
         use proptest::prelude::*;
+        use std::os::unix::ffi::OsStringExt as _;
         (
             ".{0,9}",
             prop::collection::vec(any::<u8>(), 0..9),
             any::<(u64, u64)>(),
             any::<(i64, i64)>(),
             any::<Option<(u64, Vec<u8>)>>(),
+            any::<Option<Vec<u8>>>(),
         )
-            .prop_map(|(kernel, parameters, body, modified, shipped)| Self {
+            .prop_map(|(kernel, parameters, body, modified, shipped, output)| Self {
                 kernel,
                 parameters,
                 input: "data".into(),
                 body,
                 modified,
                 unit_bytes: 1 << 20,
-                output: None,
+                output: output.map(|path| std::ffi::OsString::from_vec(path).into()),
                 shipped: shipped.map(|(len_bytes, head)| Shipped {
                     len_bytes,
                     head: vec![(7, head.into())],

@@ -43,11 +43,11 @@ pub trait Endpoint: Send {
     fn waker(&self) -> Waker;
 
     /// Waits until all that was sent to peers that are not lost has left, and ends
-    /// this side, or gives up at `until`. The others learn that this peer is lost
-    /// where the transport tells of that.
+    /// this side: the others learn that this peer has left. One that has not taken all at
+    /// `until` is lost.
     ///
     /// # Errors
-    /// If something was still on its way, or the transport has failed as a whole.
+    /// If the transport has failed as a whole.
     fn close(self: Box<Self>, until: Instant) -> Result<(), TransportError>;
 }
 
@@ -56,7 +56,10 @@ pub trait Endpoint: Send {
 pub enum Received {
     /// A message came.
     Message(NodeId, Vec<u8>),
-    /// A peer is gone, said once for each; nothing of it comes afterwards.
+    /// A peer has ended: it said so, after all that it sent.
+    Left(NodeId),
+    /// A peer is gone without a word. One of the two is said once for each; nothing of it
+    /// comes afterwards.
     Lost(NodeId),
     /// Nothing did: the time is over, or a waker was used.
     Nothing,

@@ -104,8 +104,8 @@ impl Packet {
         if let Message::Fetched { bytes: Ok(bytes), .. } = message {
             self.0.reserve(bytes.len() + AROUND_BYTES);
         }
-        // It fails only where memory does, which ends the process before.
-        self.0 = postcard::to_extend(message, std::mem::take(&mut self.0)).unwrap_or_default();
+        self.0 = postcard::to_extend(message, std::mem::take(&mut self.0))
+            .expect("a message has numbers, text and bytes, which all have a form");
     }
 
     pub(crate) fn into_bytes(self) -> Vec<u8> {

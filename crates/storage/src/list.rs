@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{InputError, InputErrorKind, shown};
 use crate::input::cannot_open;
+use crate::unfinished::is_hidden_name;
 
 /// An input that was found and not opened yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +69,9 @@ impl Listed {
 
 /// Finds out what `paths` are, in their order. With `recursive` a directory
 /// stands for the files in it and below, sorted by the bytes of their paths;
-/// links, devices, pipes and sockets in it are passed over. Links among `paths`
-/// themselves are followed.
+/// links, devices, pipes and sockets in it are passed over, and what has the name
+/// of an output that is not whole ([`is_hidden_name`]): one of this very run may be there
+/// already. Links among `paths` themselves are followed.
 ///
 /// # Errors
 /// What cannot be looked at, and a directory without `recursive`.
@@ -102,7 +104,7 @@ impl Found {
     fn of(entry: std::io::Result<DirEntry>) -> std::io::Result<Option<Self>> {
         let entry = entry?;
         let kind = entry.file_type()?;
-        if !kind.is_dir() && !kind.is_file() {
+        if !kind.is_dir() && !kind.is_file() || is_hidden_name(&entry.file_name()) {
             return Ok(None);
         }
         let file = if kind.is_file() { Some(entry.metadata()?) } else { None };
@@ -210,6 +212,22 @@ mod tests {
         assert_eq!(names(&both), [Path::new("to-file"), Path::new("file")]);
         assert_eq!(both[0].identity(), both[1].identity());
         assert_eq!(list(&["/dev/null".into()], false).unwrap()[0].len_bytes(), None);
+    }
+
+    #[test]
+    fn what_is_not_whole_yet_is_passed_over() {
+        let dir = disk_dir();
+        let path = |name: &str| dir.path().join(name);
+        let (dirs, file) =
+            (path("out/.outputs.cellway-00000000000007be"), "out/.in.cellway-00000000000000a1");
+        std::fs::create_dir_all(&dirs).unwrap();
+        for path in [dirs.join("0"), path(file), path(".in.cellway"), path("in")] {
+            std::fs::write(path, "abc").unwrap();
+        }
+        let listed = list(&[path("")], true).unwrap();
+        assert_eq!(names(&listed), [Path::new(".in.cellway"), Path::new("in")]);
+        // Who asks for one by name gets it.
+        assert_eq!(list(&[path(file)], true).unwrap().len(), 1);
     }
 
     #[test]

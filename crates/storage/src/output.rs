@@ -109,7 +109,9 @@ impl Output {
                 rest,
             );
             if copied.map_err(failed)? == 0 {
-                break;
+                // Somebody cut it short: a part of it is not the output.
+                let ended = io::ErrorKind::UnexpectedEof.into();
+                return Err(OutputError::os(&self.name, "cannot be copied", &ended));
             }
         }
         (self.file, pending.hidden) = (Arc::new(file), hidden);

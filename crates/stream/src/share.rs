@@ -479,8 +479,12 @@ fn lay_out<K: Kernel>(
         let why = format!("--scheme {} has the host read units in their order", plan.scheme);
         return Err(refused(why, "take --scheme direct").into());
     }
-    if input.len_bytes().is_none() || output.is_some_and(|output| output.kind() == Kind::Stream) {
-        let why = "a pipe can only be read and written from its start".to_owned();
+    let is_stream = input.len_bytes().is_none().then(|| input.name());
+    let put = output.filter(|output| output.kind() == Kind::Stream).map(Output::name);
+    if let Some(name) = is_stream.or(put) {
+        let why = format!(
+            "{name} has no length: as a pipe it can only be read and written from its start"
+        );
         return Err(refused(why, "name files").into());
     }
     if kernel.effect() == Effect::Rewrite {

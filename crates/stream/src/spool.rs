@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use storage::{Output, OutputError, SequentialWriter, SharedDir, hidden_name};
+use storage::{Output, OutputError, SequentialWriter, SharedDir, hidden_name, shown};
 
 use crate::gate::lock;
 use crate::kernel::{
@@ -59,7 +59,7 @@ impl Spool {
         let made = self.file.get_or_init(|| {
             let dir = self.dir.get().ok_or("this node did not join; this is a bug in Cellway")?;
             let number = random();
-            let output = dir.open(number, None).map_err(|error| error.to_string())?;
+            let output = open(dir, number).map_err(|error| error.to_string())?;
             Ok(Own { number, output, end: AtomicU64::new(0) })
         });
         made.as_ref().map_err(|what| KernelError::new(what.clone(), "let this node write there"))
@@ -134,7 +134,7 @@ impl Spans {
         let mut open: Option<(u64, Output)> = None;
         for span in &self.0 {
             if open.as_ref().is_none_or(|(number, _)| *number != span.file) {
-                open = Some((span.file, dir.open(span.file, None)?));
+                open = Some((span.file, self::open(dir, span.file)?));
             }
             if let Some((_, spool)) = &open {
                 copy(span, spool, &mut writer, &mut buf)?;
@@ -143,6 +143,12 @@ impl Spans {
         }
         Ok(all)
     }
+}
+
+/// A file of `dir`, which has no name that the user knows.
+fn open(dir: &SharedDir, number: u64) -> Result<Output, OutputError> {
+    let beside = dir.path().parent().unwrap_or(dir.path());
+    dir.open(number, &format!("a hidden file in {}", shown(beside)))
 }
 
 fn copy(

@@ -1,6 +1,7 @@
 //! Rewrites on nodes.
 
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use cellway::Kernel;
@@ -50,7 +51,9 @@ impl Nodes {
         };
         let spans = task.result(part).map_err(anyhow::Error::msg)?;
         let (dir, output) = dir.as_ref().zip(output).context("a manager has an output")?;
+        let copied = Instant::now();
         stats.bytes_out = spans.copy(dir, output)?;
+        stats.elapsed += copied.elapsed();
         Ok(Some(Outcome { part: kernel.dropped(), stats }))
     }
 
@@ -78,7 +81,7 @@ impl Nodes {
         };
         let spans = task.result(part).map_err(anyhow::Error::msg)?;
         let (dir, outputs) = dir.as_ref().zip(outputs).context("a manager has outputs")?;
-        let mut made = spans.inputs();
+        let (mut made, copied) = (spans.inputs(), Instant::now());
         stats.bytes_out = 0;
         for input in inputs {
             let output = outputs.dir.create(input, None)?;
@@ -88,6 +91,7 @@ impl Nodes {
             }
             output.commit(outputs.sync)?;
         }
+        stats.elapsed += copied.elapsed();
         Ok(Some(Outcome { part: kernel.dropped(), stats }))
     }
 }

@@ -31,6 +31,9 @@ pub(super) struct Works<'env> {
     pub(super) session: Arc<dyn Session + 'env>,
 }
 
+/// How a node worked, and why it left before the end, where the others do without it.
+pub(super) type Worked = (Vec<Stats>, Option<String>);
+
 /// A lease that is computed.
 #[derive(Clone, Copy)]
 struct Given {
@@ -63,6 +66,8 @@ pub(super) struct Compute<'scope, 'env> {
     given: BTreeMap<LeaseId, Given>,
     left: Option<Left>,
     timer: Option<Duration>,
+    /// What is brought to the disk, by the number it was asked for by, and the last such.
+    settling: Option<(u64, u64)>,
     bring: Bring,
     scope: &'scope Scope<'scope, 'env>,
 }
@@ -91,6 +96,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             given: BTreeMap::new(),
             left: None,
             timer: None,
+            settling: None,
             bring,
             scope,
         }
@@ -136,8 +142,14 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         self.on(now, Event::Garbled, out);
     }
 
-    pub(super) fn lost(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
-        self.on(now, Event::Lost, out);
+    /// The manager is gone: it was lost, or has ended.
+    pub(super) fn lost(
+        &mut self,
+        now: Duration,
+        how: Event<ByteBuf>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        self.on(now, how, out);
     }
 
     /// Whether this node can do that job.
@@ -217,8 +229,26 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         }
     }
 
-    /// Brings what was put here to the disk, aside, for that may take long.
-    pub(super) fn settle(&self, number: u64) {
+    /// Brings what was put here to the disk, aside, for that may take long: once at a time,
+    /// and again for who asked later.
+    pub(super) fn settle(&mut self, number: u64) {
+        match &mut self.settling {
+            Some((_, asked)) => *asked = number.max(*asked),
+            None => self.begin_to_settle(number),
+        }
+    }
+
+    /// It is there, or not.
+    pub(super) fn settled(&mut self) {
+        if let Some((begun, asked)) = self.settling.take()
+            && asked > begun
+        {
+            self.begin_to_settle(asked);
+        }
+    }
+
+    fn begin_to_settle(&mut self, number: u64) {
+        self.settling = Some((number, number));
         let (tasks, bring) = (self.tasks, self.bring.clone());
         self.scope.spawn(move || {
             let settle = || tasks.iter().try_for_each(|task| task.settle());
@@ -264,11 +294,12 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     }
 
     /// How it worked.
-    pub(super) fn end(mut self) -> Result<(Vec<Stats>, Option<String>), ClusterError> {
+    pub(super) fn end(mut self) -> Result<Worked, ClusterError> {
         let stats = std::mem::take(&mut self.stats);
         match self.left.take() {
             None | Some(Left::Dismissed) => Ok((stats, None)),
             Some(Left::Unfit(why)) => Ok((stats, Some(why))),
+            Some(Left::Refused(why)) => Ok((stats, Some(format!("node {}: {why}", self.own.0)))),
             Some(why) => Err(ClusterError::Left { node: self.own, why }),
         }
     }
@@ -415,5 +446,34 @@ impl Drop for Compute<'_, '_> {
     /// The accelerators of a peer that fails end too.
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn one_settles_at_a_time_and_the_last_asked_for_is_next() {
+        let (to, brought) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let bring = Bring { to, waker: Waker::noop().clone() };
+            let mut compute = Compute::new(NodeId(1), &[], &Config::default(), bring, scope);
+            for number in [1, 1, 2, 1, 3] {
+                compute.settle(number);
+            }
+            for wanted in [1, 3] {
+                let number = match brought.recv() {
+                    Ok(Brought::Settled(number, Ok(()))) => number,
+                    _ => panic!("nothing is settled"),
+                };
+                assert_eq!(number, wanted);
+                compute.settled();
+            }
+        });
+        assert!(brought.recv().is_err(), "it was settled once more");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use stream::{Piece, Pieces};
+use stream::{JournalError, Piece, Pieces};
 
 use super::{Bring, Brought, caught};
 use crate::task::Task;
@@ -105,13 +105,13 @@ impl Keep {
         patience: Duration,
         bring: Bring,
         scope: &'scope Scope<'scope, 'env>,
-    ) -> Result<(Self, Vec<Piece>), String> {
-        let done = pieces.done().map_err(|error| error.to_string())?;
+    ) -> Result<(Self, Vec<Piece>), JournalError> {
+        let done = pieces.done()?;
         for Piece { job, units, .. } in &done {
             let of = tasks.get(usize::try_from(*job).unwrap_or(usize::MAX));
             let known = of.map_or(0, |task| task.spec().units);
             if units.iter().any(|units| units.is_empty() || units.end > known) {
-                return Err("the journal tells of units that this run has not; start anew with --journal and --force".to_owned());
+                return Err(pieces.unfit("it tells of units that this run has not"));
             }
         }
         let due = pieces.due().saturating_duration_since(Instant::now());
@@ -186,11 +186,15 @@ impl Keep {
         }
     }
 
+    /// Whether that node is to say so of what it was asked for by that number.
+    pub(super) fn awaits(&self, node: NodeId, number: u64) -> bool {
+        let is_awaited = matches!(&self.stage, Stage::Settles(_, of) if of.contains(&node));
+        is_awaited && number == self.number
+    }
+
     /// That node says that what it put before it was asked is on the disk.
-    pub(super) fn settled(&mut self, node: NodeId, number: u64) {
-        if let Stage::Settles(_, awaited) = &mut self.stage
-            && number == self.number
-        {
+    pub(super) fn settled(&mut self, node: NodeId) {
+        if let Stage::Settles(_, awaited) = &mut self.stage {
             awaited.remove(&node);
         }
     }
@@ -252,6 +256,34 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn only_who_was_asked_last_has_settled() {
+        let mut keep = Keep {
+            stage: Stage::Rests,
+            due: Duration::ZERO,
+            writes: true,
+            wants_last: false,
+            is_last: false,
+            is_new: false,
+            returned: BTreeSet::new(),
+            number: 0,
+            patience: Duration::ZERO,
+            done: BTreeMap::new(),
+            records: mpsc::channel().0,
+        };
+        let (node, other) = (NodeId(1), NodeId(2));
+        keep.returned(node);
+        assert!(!keep.awaits(node, 0));
+        keep.snapshot(Vec::new());
+        let awaited = [(node, 0), (node, 1), (node, 2), (other, 1)];
+        assert_eq!(
+            awaited.map(|(node, number)| keep.awaits(node, number)),
+            [false, true, false, false]
+        );
+        keep.settled(node);
+        assert!(!keep.awaits(node, 1));
+    }
 
     proptest! {
         #[test]

@@ -194,10 +194,11 @@ impl<'env> Manage<'env> {
         (number, failed): (u64, Option<String>),
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        match (failed, &mut self.keep) {
-            (Some(why), Some(_)) => self.failure = Some(format!("node {}: {why}", node.0)),
-            (None, Some(keep)) => keep.settled(node, number),
-            (_, None) => {}
+        if let Some(keep) = self.keep.as_mut().filter(|keep| keep.awaits(node, number)) {
+            match failed {
+                Some(why) => self.failure = Some(format!("node {}: {why}", node.0)),
+                None => keep.settled(node),
+            }
         }
         self.go_on(now, out);
     }

@@ -9,11 +9,12 @@ use accel::Step;
 use serde_bytes::ByteBuf;
 use stream::{Piece, Pieces, StreamError};
 
-use super::compute::{Compute, Works};
+use super::compute::{Compute, Worked, Works};
 use super::keep::Keep;
 use super::manage::Manage;
-use super::{Bring, Brought, ClusterError, Config, Farewell, MANAGER, Ran, caught};
+use super::{Bring, Brought, ClusterError, Config, Farewell, MANAGER, Ran, Report, caught};
 use crate::NodeId;
+use crate::node::Event;
 use crate::task::Task;
 use crate::transport::{Endpoint, Received};
 use crate::wire::{Message, Packet};
@@ -55,12 +56,14 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let bring = Bring { to, waker: endpoint.waker() };
         let (own, peers) = (endpoint.own(), endpoint.peers());
         let manages = own == MANAGER;
-        let manage = manages
-            .then(|| Manage::new(tasks, config.manager.clone(), peers, bring.clone(), scope));
+        let mut manager = config.manager.clone();
+        // Of these all may be there, whatever the limit for those that come later.
+        manager.nodes_max = manager.nodes_max.max(peers as usize);
+        let manage = manages.then(|| Manage::new(tasks, manager, peers, bring.clone(), scope));
         let again = config.manager.heartbeat();
         let journal = journal.filter(|_| manages);
         let kept = journal.map(|journal| Keep::new(tasks, journal, again, bring.clone(), scope));
-        let kept = kept.transpose().map_err(ClusterError::Journal)?;
+        let kept = kept.transpose()?;
         let computes = !manages || config.manager_computes;
         let compute = computes.then(|| Compute::new(own, tasks, config, bring, scope));
         let (started, linger) = (Instant::now(), config.linger);
@@ -80,6 +83,20 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     }
 
     pub(super) fn run(mut self) -> Result<Ran, ClusterError> {
+        match self.work() {
+            Ok((report, (stats, unfit))) => {
+                let farewell = Farewell { endpoint: self.endpoint, linger: self.linger };
+                Ok(Ran { report, stats, unfit, farewell })
+            }
+            Err(error) => {
+                // What went wrong matters more than whether the others hear of it.
+                let _ = self.endpoint.close(Instant::now());
+                Err(error)
+            }
+        }
+    }
+
+    fn work(&mut self) -> Result<(Option<Report>, Worked), ClusterError> {
         let now = self.now();
         let mut out = Vec::new();
         if let Some(manage) = &mut self.manage {
@@ -100,11 +117,9 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             let Ok(brought) = self.brought.recv() else { break };
             self.take(brought, &mut out);
         }
-        let stats = self.compute.take().map(Compute::end).transpose();
+        let worked = self.compute.take().map(Compute::end).transpose();
         let report = self.manage.take().map(Manage::end).transpose();
-        let farewell = Farewell { endpoint: self.endpoint, linger: self.linger };
-        let (stats, unfit) = stats?.unwrap_or_default();
-        Ok(Ran { report: report?, stats, unfit, farewell })
+        Ok((report?, worked?.unwrap_or_default()))
     }
 
     /// Goes on, while this thread computes too.
@@ -177,7 +192,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     ) -> Result<(), ClusterError> {
         self.send(out)?;
         if let Some(why) = self.manage.as_mut().and_then(Manage::failure) {
-            return Err(ClusterError::Journal(why));
+            return Err(ClusterError::Record(why));
         }
         if let Some(message) = self.to_self.pop_front() {
             self.message(self.endpoint.own(), message, out);
@@ -209,7 +224,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 }
                 Err(_) => self.garbled(from, out),
             },
-            Received::Lost(peer) => self.lost(peer, out),
+            Received::Left(peer) => self.lost(peer, Event::Ended, out),
+            Received::Lost(peer) => self.lost(peer, Event::Lost, out),
             Received::Nothing => {}
         }
         Ok(())
@@ -220,8 +236,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     }
 
     fn is_over(&self) -> bool {
-        let manages = self.manage.as_ref().is_some_and(|manage| !manage.is_over(self.now()));
-        !manages && self.compute.as_ref().is_none_or(Compute::is_over)
+        let still_manages = self.manage.as_ref().is_some_and(|manage| !manage.is_over(self.now()));
+        !still_manages && self.compute.as_ref().is_none_or(Compute::is_over)
     }
 
     /// Sends what there is to be sent.
@@ -260,7 +276,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 }
             }
             Message::Settle(number) if from == MANAGER => {
-                if let Some(compute) = &self.compute {
+                if let Some(compute) = &mut self.compute {
                     compute.settle(number);
                 }
             }
@@ -298,13 +314,14 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         }
     }
 
-    fn lost(&mut self, peer: NodeId, out: &mut Vec<(NodeId, Message)>) {
+    /// To a node its manager's end is `how`.
+    fn lost(&mut self, peer: NodeId, how: Event<ByteBuf>, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
         if let Some(manage) = &mut self.manage {
             manage.lost(now, peer, out);
         }
         if let Some(compute) = self.compute.as_mut().filter(|_| peer == MANAGER) {
-            compute.lost(now, out);
+            compute.lost(now, how, out);
         }
     }
 
@@ -318,7 +335,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 compute.ended(now, lease, ended, out);
             }
             (Brought::Over(job, ended), _, Some(compute)) => compute.over(now, job, ended, out),
-            (Brought::Settled(number, settled), ..) => {
+            (Brought::Settled(number, settled), _, Some(compute)) => {
+                compute.settled();
                 out.push((MANAGER, Message::Settled(number, settled.err())));
             }
             (Brought::Recorded(recorded), Some(manage), _) => {

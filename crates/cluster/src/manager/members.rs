@@ -254,10 +254,10 @@ impl<R> Manager<R> {
     /// node has had for longest, if it has nothing else to do.
     pub(super) fn choose(&mut self, node: NodeId) -> Option<Lease> {
         let member = self.members.get(&node)?;
-        let (is_idle, buffer_bytes) = (member.leases.is_empty(), member.buffer_bytes);
-        let Config { overdue, deadline, .. } = self.config;
+        let Config { shares, overdue, deadline, .. } = self.config;
+        let (may_share, buffer_bytes) = (shares && member.leases.is_empty(), member.buffer_bytes);
         let now = self.now;
-        if is_idle
+        if may_share
             && let Some(lease) = self.share(node, |given| now.saturating_sub(given) >= overdue)
         {
             return Some(lease);
@@ -273,7 +273,7 @@ impl<R> Manager<R> {
                 return self.give(node, Lease { id: holder.lease, job, first, units });
             }
         }
-        if is_idle { self.share(node, |_| true) } else { None }
+        if may_share { self.share(node, |_| true) } else { None }
     }
 
     /// The lease that has been out for longest, for a second node.

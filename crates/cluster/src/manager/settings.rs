@@ -13,6 +13,8 @@ pub struct Config {
     pub deadline: Duration,
     /// A job fails after so long without a node that asks for work and can hold a unit.
     pub join_wait: Duration,
+    /// Whether a node that has nothing gets what another has had for longest.
+    pub shares: bool,
     /// A lease that is out for so long goes to a second node even while others are to be given.
     pub overdue: Duration,
     /// The holder of a lease that is out for so long is lost, though it may be
@@ -50,6 +52,7 @@ impl Default for Config {
             build: Hello::default().build,
             deadline: Duration::from_secs(10),
             join_wait: Duration::from_secs(60),
+            shares: true,
             overdue: Duration::from_secs(60),
             lease_max: Duration::from_secs(3600),
             tries_max: 3,

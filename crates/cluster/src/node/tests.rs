@@ -221,6 +221,8 @@ fn who_is_refused_or_cut_off_says_why_it_left() {
     let did = bench.on(Event::Lost);
     assert_eq!(did, [Action::Stop(LeaseId(1)), Action::Left(Left::Lost)]);
     bench.on(Event::Start);
+    assert_eq!(bench.on(Event::Ended), [Action::Left(Left::Dismissed)]);
+    bench.on(Event::Start);
     let refusal = Refusal::Full { nodes_max: 3 };
     let did = bench.told(ToNode::Refused(refusal.clone()));
     assert_eq!(did, [Action::Left(Left::Refused(refusal))]);
@@ -259,6 +261,7 @@ mod hostile {
             4 => id().prop_map(Event::Stopped),
             1 => Just(()).prop_map(|()| Event::Leave),
             1 => Just(()).prop_map(|()| Event::Lost),
+            1 => Just(()).prop_map(|()| Event::Ended),
             1 => Just(()).prop_map(|()| Event::Garbled),
             1 => Just(()).prop_map(|()| Event::Tick),
         ]

@@ -108,7 +108,8 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
         let units = units.map_err(|why| PlanError::Shares { why, cure })?;
         // What keeps one from being shared keeps all.
         if let Some(largest) = inputs.iter().max_by_key(|input| input.len_bytes()) {
-            let output = outputs.map(|outputs| outputs.open(0, None)).transpose()?;
+            let of = output_of(largest);
+            let output = outputs.map(|outputs| outputs.open(0, &of)).transpose()?;
             let input = Input::open(largest.path())?;
             let shared = plan_shares(kernel, &input, output.as_ref(), &options)?;
             plan.memory_bytes = plan.memory_bytes.max(shared.memory_bytes);
@@ -195,14 +196,11 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
     }
 
     /// Where an input's output goes at this node.
-    fn output(
-        &self,
-        number: usize,
-        len_bytes: Option<u64>,
-    ) -> Result<Option<storage::Output>, OutputError> {
+    fn output(&self, number: usize) -> Result<Option<storage::Output>, OutputError> {
         let joined = self.joined.get().and_then(|joined| joined.outputs.as_ref());
         let outputs = self.outputs.or(joined);
-        outputs.map(|outputs| outputs.open(number as u64, len_bytes)).transpose()
+        let name = self.inputs.get(number).map(output_of).unwrap_or_default();
+        outputs.map(|outputs| outputs.open(number as u64, &name)).transpose()
     }
 }
 
@@ -217,6 +215,11 @@ impl<K: Kernel<Part: 'static>> ManyTask<'_, K> {
             Some(part) => own::<K>(part),
         }
     }
+}
+
+/// What an output is called that has no name yet.
+fn output_of(input: &Listed) -> String {
+    format!("the output for {}", input.shown())
 }
 
 /// By which lists are told from each other: names, lengths and times.

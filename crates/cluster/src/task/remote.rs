@@ -13,7 +13,7 @@ use storage::{Input, InputError, Output, Received};
 use stream::{Head, Kernel, KernelError, Options, Progress};
 
 use super::{
-    Description, KernelSession, Part, Reads, Session, Task, Tell, load, merge, save, settle,
+    Description, Joined, KernelSession, Part, Reads, Session, Task, Tell, load, merge, save, settle,
 };
 use crate::{JobSpec, Lease};
 
@@ -93,12 +93,6 @@ pub struct RemoteTask<'a, K: Kernel> {
     progress: &'a Progress,
     /// Once it has joined.
     joined: OnceLock<Joined>,
-}
-
-#[derive(Debug)]
-struct Joined {
-    output: Option<Output>,
-    unit_bytes: u64,
 }
 
 impl<'a, K: Kernel> RemoteTask<'a, K> {

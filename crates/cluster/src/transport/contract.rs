@@ -70,6 +70,9 @@ pub fn run_with_loss(
     if loss == Loss::Told {
         peer.doing = "being told of a loss";
         peer.until(|peer| peer.gone.contains(&lost))?;
+        if peer.left.contains(&lost) {
+            return Err(peer.fault("it died, and is said to have left"));
+        }
     }
     peer.doing = "sending to the lost";
     for number in 0..20 {
@@ -80,11 +83,9 @@ pub fn run_with_loss(
     peer.step("after a loss", all_to_all)?;
     peer.step("large ones after a loss", large_both_ways)?;
     let patience = if loss == Loss::Told { PATIENCE } else { Duration::from_millis(200) };
-    match (peer.endpoint.close(Instant::now() + patience), loss) {
-        (Err(error), Loss::Told) => Err(format!("closing after a loss: {error}")),
-        // What is for the lost cannot leave.
-        (Ok(()) | Err(_), _) => Ok(()),
-    }
+    // What is for the lost cannot leave, which is no failure of those that are there.
+    let closed = peer.endpoint.close(Instant::now() + patience);
+    closed.map_err(|error| format!("closing after a loss ({loss:?}): {error}"))
 }
 
 /// One peer, in its part.
@@ -97,6 +98,8 @@ struct Peer {
     /// What came of each and was not yet asked for.
     came: Vec<VecDeque<Vec<u8>>>,
     gone: Vec<u32>,
+    /// Those of them that said so.
+    left: Vec<u32>,
 }
 
 impl Peer {
@@ -106,7 +109,7 @@ impl Peer {
             return Err(format!("peer {own} of {peers}"));
         }
         let came = (0..peers).map(|_| VecDeque::new()).collect();
-        Ok(Self { endpoint, own, peers, seed, doing: "", came, gone: Vec::new() })
+        Ok(Self { endpoint, own, peers, seed, doing: "", came, gone: Vec::new(), left: Vec::new() })
     }
 
     /// Does it, then waits until all peers have.
@@ -144,7 +147,8 @@ impl Peer {
     /// Receives once and keeps what came; false if nothing did.
     fn receive(&mut self, until: Instant) -> Outcome<bool> {
         let received = self.endpoint.receive(Some(until)).map_err(|error| self.fault(error))?;
-        let (Received::Lost(from) | Received::Message(from, _)) = received else {
+        let (Received::Left(from) | Received::Lost(from) | Received::Message(from, _)) = received
+        else {
             return Ok(false);
         };
         if self.gone.contains(&from.0) {
@@ -153,7 +157,10 @@ impl Peer {
         match (received, self.came.get_mut(from.0 as usize)) {
             (_, None) => return Err(self.fault(format!("something of peer {}", from.0))),
             (Received::Message(_, message), Some(came)) => came.push_back(message),
-            (_, Some(_)) => self.gone.push(from.0),
+            (received, Some(_)) => {
+                self.gone.push(from.0);
+                self.left.extend(matches!(received, Received::Left(_)).then_some(from.0));
+            }
         }
         Ok(true)
     }
@@ -317,7 +324,8 @@ fn refused(peer: &mut Peer) -> Outcome {
     Ok(())
 }
 
-/// Even peers send and close at once; odd ones send to them all the same, and receive.
+/// Even peers send and close at once; odd ones send to them all the same, receive, and are
+/// told that they left.
 fn close(mut peer: Peer) -> Outcome {
     peer.doing = "closing";
     let (own, peers) = (peer.own, peer.peers);
@@ -328,6 +336,10 @@ fn close(mut peer: Peer) -> Outcome {
     for from in (0..peers).step_by(2).filter(|_| own % 2 == 1) {
         peer.expect(from, &peer.content(from, own, 0, LARGE_BYTES))?;
         peer.expect(from, &[])?;
+        peer.until(|peer| peer.gone.contains(&from))?;
+        if !peer.left.contains(&from) {
+            return Err(peer.fault(format!("peer {from} closed, and is called lost")));
+        }
     }
     let closed = peer.endpoint.close(Instant::now() + PATIENCE);
     closed.map_err(|error| format!("closing (peer {own} of {peers}): {error}"))

@@ -12,6 +12,7 @@ use crate::NodeId;
 /// One peer. Dropped, it is lost to the others, which get what it sent before.
 #[derive(Debug)]
 pub struct Local {
+    is_closed: bool,
     own: NodeId,
     inbox: Receiver<Received>,
     /// Of all peers, by their numbers.
@@ -26,6 +27,7 @@ pub fn endpoints(peers: u32) -> Vec<Local> {
     let inboxes: Arc<[_]> = inboxes.into();
     let numbered = all.into_iter().zip(inboxes.iter()).zip(0..);
     let endpoint = |((inbox, own_inbox), own): ((_, &Sender<_>), _)| Local {
+        is_closed: false,
         own: NodeId(own),
         inbox,
         inboxes: inboxes.clone(),
@@ -68,8 +70,9 @@ impl Endpoint for Local {
         self.wakeup.clone().into()
     }
 
-    fn close(self: Box<Self>, _: Instant) -> Result<(), TransportError> {
+    fn close(mut self: Box<Self>, _: Instant) -> Result<(), TransportError> {
         // What was sent is in the inboxes.
+        self.is_closed = true;
         Ok(())
     }
 }
@@ -78,7 +81,8 @@ impl Drop for Local {
     fn drop(&mut self) {
         for (inbox, number) in self.inboxes.iter().zip(0..) {
             if number != self.own.0 {
-                let _ = inbox.send(Received::Lost(self.own));
+                let ends = if self.is_closed { Received::Left } else { Received::Lost };
+                let _ = inbox.send(ends(self.own));
             }
         }
     }

@@ -74,6 +74,8 @@ pub struct Mpi {
     sending: VecDeque<u32>,
     /// In the order in which they were sent, of each peer.
     coming: VecDeque<Coming>,
+    /// Told of as lost; what they sent before, their last word too, may not be taken up yet.
+    lost: Vec<u32>,
     wakeup: Arc<Wakeup>,
 }
 
@@ -82,6 +84,8 @@ struct Peer {
     state: State,
     /// It left without a word, so it does not end MPI with the others.
     is_dead: bool,
+    /// It has said its last word.
+    has_ended: bool,
     sending: VecDeque<Transfer>,
 }
 
@@ -89,12 +93,12 @@ struct Peer {
 enum State {
     #[default]
     Here,
-    /// It is lost, but what it sent before is still coming in.
+    /// It is lost or has left, but what it sent before is still coming in.
     Leaving,
     Gone,
 }
 
-/// A message that is coming in, or the loss of its sender.
+/// A message that is coming in, or the end of its sender.
 #[derive(Debug)]
 struct Coming {
     from: u32,
@@ -223,7 +227,11 @@ impl Mpi {
         let site = Site::new(|name| std::env::var_os(name));
         let shim = site.shim()?;
         let unusable = |what: String| {
-            let cure = "remove that file, which is then compiled anew; the mpicc must be that of the mpirun in use";
+            let cure = format!(
+                "it was compiled by {}, which must be the mpicc of the mpirun in use: put the folder of \
+                 that first in PATH, or name it by CELLWAY_MPICC; if the file was damaged, remove it",
+                site.mpicc.display()
+            );
             error(format!("{}: {what}", shim.display()), cure)
         };
         ffi::load(&shim).map_err(unusable)?;
@@ -260,6 +268,7 @@ impl Mpi {
             peers: (0..peers).map(|_| Peer::default()).collect(),
             sending: VecDeque::new(),
             coming: VecDeque::new(),
+            lost: Vec::new(),
             wakeup: Arc::default(),
         })
     }
@@ -365,7 +374,8 @@ impl Mpi {
             }
             let Some(message) = message else {
                 peer.state = State::Gone;
-                return Some(Received::Lost(NodeId(from)));
+                let ends = if peer.has_ended { Received::Left } else { Received::Lost };
+                return Some(ends(NodeId(from)));
             };
             return message.into_bytes().map(|bytes| Received::Message(NodeId(from), bytes));
         }
@@ -386,7 +396,7 @@ impl Mpi {
         count < COMING_MAX && bytes < COMING_BYTES_MAX
     }
 
-    /// Starts to receive the next message, if there is one.
+    /// Starts to receive the next message, if there is one; whether there may be more.
     fn take_up(&mut self) -> Result<bool, TransportError> {
         if !self.has_room() {
             return Ok(false);
@@ -394,7 +404,11 @@ impl Mpi {
         let matched = match self.calls.matched() {
             Ok(Some(matched)) => matched,
             Ok(None) => return Ok(false),
-            Err(fault) => return self.passed(fault).map(|()| false),
+            Err(fault) => {
+                let known = self.lost.len();
+                // Those whose loss was in the way of what else is there are known now.
+                return self.passed(fault).map(|()| self.lost.len() > known);
+            }
         };
         let from = matched.from as u32;
         if !usize::try_from(matched.count).is_ok_and(|count| count <= MESSAGE_BYTES_MAX) {
@@ -408,10 +422,9 @@ impl Mpi {
         if let Err(fault) = self.calls.test(&mut transfer) {
             return self.passed(fault).map(|()| true);
         }
-        if matched.tag == GONE
-            && let Some(peer) = self.peers.get_mut(from as usize)
-        {
-            peer.is_dead = true;
+        if let Some(peer) = self.peers.get_mut(from as usize) {
+            peer.has_ended |= matched.tag == END;
+            peer.is_dead |= matched.tag == GONE;
         }
         let message = (matched.tag == MESSAGE).then_some(transfer);
         if message.is_none() {
@@ -422,7 +435,7 @@ impl Mpi {
         Ok(true)
     }
 
-    /// A peer is lost after all it sent until now.
+    /// A peer is lost, or has left, after all it sent until now.
     fn leaves(&mut self, peer: u32) {
         if let Some(known) = self.peers.get_mut(peer as usize).filter(|it| it.state == State::Here)
         {
@@ -439,14 +452,16 @@ impl Mpi {
         };
         for number in lost {
             let Some(peer) = self.peers.get_mut(number as usize) else { continue };
-            peer.is_dead |= peer.state == State::Here;
+            if peer.state == State::Here && !self.lost.contains(&number) {
+                peer.is_dead = true;
+                self.lost.push(number);
+            }
             for mut transfer in peer.sending.drain(..) {
                 // MPI is through with it, by an error; else it is never freed.
                 let _ = self.calls.test(&mut transfer);
             }
             self.sending.retain(|to| *to != number);
             self.coming.retain(|coming| coming.from != number || coming.is_there());
-            self.leaves(number);
         }
         Ok(())
     }
@@ -456,13 +471,21 @@ impl Mpi {
         self.look_after_coming()?;
         loop {
             let received = self.deliver();
-            if received.is_some() || !self.take_up()? {
+            if received.is_some() {
                 return Ok(received);
+            }
+            if self.take_up()? {
+                continue;
+            }
+            if self.lost.is_empty() || !self.has_room() {
+                return Ok(None);
+            }
+            for peer in std::mem::take(&mut self.lost) {
+                self.leaves(peer);
             }
         }
     }
 
-    /// Whether all others have left or said that they do.
     /// Ends without MPI.
     fn say_gone(&mut self) -> Result<(), TransportError> {
         let own = self.own;
@@ -476,6 +499,7 @@ impl Mpi {
         Ok(())
     }
 
+    /// Whether all others have left or said that they do.
     fn is_last(&self) -> bool {
         let others = self.peers.iter().zip(0..).filter(|(_, number)| *number != self.own);
         others.into_iter().all(|(peer, _)| peer.state != State::Here)
@@ -528,13 +552,13 @@ impl Endpoint for Mpi {
                 None => break,
             }
         }
-        if !self.sending.is_empty() {
-            let to: Vec<_> = self.sending.iter().map(u32::to_string).collect();
-            let what = format!(
-                "messages to peers {} were on their way when the time to close was over",
-                to.join(", ")
-            );
-            return Err(error(what, "give it more time, or see whether those peers are alive"));
+        // Who takes nothing for so long is as good as dead, where MPI does not tell. What is on
+        // its way there is never freed.
+        for to in std::mem::take(&mut self.sending) {
+            if let Some(peer) = self.peers.get_mut(to as usize) {
+                peer.is_dead = true;
+                peer.sending.clear();
+            }
         }
         // Who has said its last word may have said since that it waits no more.
         while self.take_up()? {}

@@ -83,6 +83,10 @@ impl Faulty {
 
     fn call(&mut self) -> Result<(), TransportError> {
         self.calls += 1;
+        self.alive()
+    }
+
+    fn alive(&self) -> Result<(), TransportError> {
         if self.faults.dies_after.is_some_and(|calls| self.calls > calls) {
             let (what, cure) = ("it died".to_owned(), "none".to_owned());
             return Err(TransportError { transport: "faulty", what, cure });
@@ -151,7 +155,9 @@ impl Endpoint for Faulty {
         let received = self.inner.receive(until.into_iter().chain(sends).min())?;
         Ok(match received {
             Received::Message(from, _) if self.lost.contains(&from) => Received::Nothing,
-            Received::Lost(peer) if !self.lost.insert(peer) => Received::Nothing,
+            Received::Left(peer) | Received::Lost(peer) if !self.lost.insert(peer) => {
+                Received::Nothing
+            }
             received => received,
         })
     }
@@ -161,6 +167,7 @@ impl Endpoint for Faulty {
     }
 
     fn close(mut self: Box<Self>, until: Instant) -> Result<(), TransportError> {
+        self.alive()?;
         self.until = Instant::now();
         self.flush()?;
         Box::new(self.inner).close(until)

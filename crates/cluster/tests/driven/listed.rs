@@ -5,13 +5,13 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cellway_cluster::drive::{ClusterError, Config, MANAGER, Report, run_local};
+use cellway_cluster::drive::{self, ClusterError, Config, MANAGER, Report, run_local};
 use cellway_cluster::node::Left;
 use cellway_cluster::task::{KernelTask, Task};
 use cellway_cluster::transport::local::Local;
 use cellway_cluster::transport::{Endpoint, Received, TransportError};
 use cellway_cluster::{
-    Epoch, Hello, JobError, Lease, LeaseId, Message, NodeId, Refusal, ToManager, ToNode, manager,
+    Epoch, Hello, JobError, Lease, LeaseId, Message, NodeId, ToManager, ToNode, manager,
 };
 use kernels::{Blake3, Crc32c};
 use storage::Input;
@@ -77,19 +77,36 @@ fn found(report: &mut Report) -> u64 {
 #[test]
 fn a_node_of_another_build_is_refused_by_name() {
     watched("it", || {
-        let (mut ended, wanted) = sums(9, [(); 3].map(|()| Sum::whole()), |tasks| {
+        let mut said = None;
+        let (mut ended, wanted) = sums(9, [(); 3].map(|()| Sum::whole()), |[one, two, three]| {
             let config = config(manager::Config::default());
             let hello = Hello { build: "of yesterday".to_owned(), ..Hello::default() };
-            let other = Config { hello, ..config.clone() };
-            threads(tasks, boxed(), [config.clone(), config, other])
+            let refused = &Config { hello, ..config.clone() };
+            let [manages, node, other] = boxed();
+            thread::scope(|scope| {
+                let other = scope.spawn(move || drive::run(other, &[three], refused).unwrap());
+                let ended = threads([one, two], [manages, node], [config.clone(), config]);
+                said = other.join().unwrap().unfit;
+                ended
+            })
         });
         let mut report = report(&mut ended);
         assert_eq!((found(&mut report), report.counters.refused), (wanted, 1));
-        let Err(ClusterError::Left { node, why: Left::Refused(why) }) = ended.remove(1) else {
-            panic!("{ended:?}")
-        };
-        assert!(matches!(&why, Refusal::Build { .. }) && node.0 == 2);
-        assert!(why.to_string().contains("this node of yesterday"), "{why}");
+        // The others do without it, so it is no failure that ends them.
+        let why = said.unwrap();
+        assert!(why.starts_with("node 2: ") && why.contains("this node of yesterday"), "{why}");
+    });
+}
+
+#[test]
+fn there_is_room_for_all_peers() {
+    watched("it", || {
+        let (mut ended, wanted) = sums(9, [(); 3].map(|()| Sum::whole()), |tasks| {
+            let of_one = manager::Config { nodes_max: 1, ..manager::Config::default() };
+            threads(tasks, boxed(), [(); 3].map(|()| config(of_one.clone())))
+        });
+        let mut report = report(&mut ended);
+        assert_eq!((found(&mut report), report.counters.refused), (wanted, 0));
     });
 }
 
@@ -470,12 +487,32 @@ fn nodes_say_hello_until_their_manager_starts() {
 fn a_node_whose_manager_never_says_anything_leaves() {
     watched("it", || {
         let (mut ended, _) = sums(1, [Sum::whole()], |[task]| {
-            let [_manager, node] = locals();
+            let [mut manager, node] = locals();
             let config = Config { patience: ms(80), ..Config::default() };
-            vec![run(Box::new(node), &[task], &config)]
+            let ended = run(Box::new(node), &[task], &config);
+            // It does not wait to be missed.
+            while manager.receive(None).unwrap() != Received::Left(NodeId(1)) {}
+            vec![ended]
         });
         let left = ended.remove(0).unwrap_err();
         assert!(matches!(left, ClusterError::Left { why: Left::Lost, .. }), "{left}");
+    });
+}
+
+/// As one that was stopped while the others did all.
+#[test]
+fn a_node_whose_manager_has_ended_leaves_as_if_it_were_told() {
+    watched("it", || {
+        let (mut ended, _) = sums(1, [Sum::whole()], |[task]| {
+            let [manager, node] = locals();
+            Box::new(manager).close(Instant::now()).unwrap();
+            let [lost, other] = locals();
+            drop::<Local>(lost);
+            [node, other].map(|node| run(Box::new(node), &[task], &Config::default())).into()
+        });
+        let lost = ended.remove(1).unwrap_err();
+        assert!(matches!(lost, ClusterError::Left { why: Left::Lost, .. }), "{lost}");
+        assert!(ended.remove(0).unwrap().is_none());
     });
 }
 

@@ -172,9 +172,10 @@ fn an_input_that_the_manager_cannot_read_any_more_ends_the_job() {
     assert!(error.to_string().contains("went from 50000 to 60000 bytes"), "{error}");
 }
 
-/// A node that asks for what it does not have is answered, one that asks for too much is not.
+/// A node that has no lease of the job, or asks for bytes that are not in the input, is told so;
+/// one that asks for too much is not answered. Which bytes of the input it wants is its own affair.
 #[test]
-fn only_bytes_of_a_lease_are_sent() {
+fn bytes_are_sent_to_who_has_a_lease_and_in_chunks() {
     watched("it", || {
         let (_dir, path) = file(50_000, 7);
         let (input, progress, kernel) =

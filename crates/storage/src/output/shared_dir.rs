@@ -11,10 +11,10 @@ use rustix::fs::{CWD, FallocateFlags, Mode};
 use rustix::io::Errno;
 
 use super::{Options, Output, Pending, cannot_open, exists};
+use crate::Kind;
 use crate::error::{OutputError, shown};
 use crate::name::Name;
 use crate::unfinished::{self, Hidden};
-use crate::{Kind, space};
 
 /// A hidden folder in which files are written by number, each by several processes.
 /// None needs to stay open: any can be opened again, until it is taken out to get its
@@ -57,28 +57,16 @@ impl SharedDir {
     }
 
     /// Opens the file of that number, which is made if nobody has opened it, to write to
-    /// it beside others. One of a known length gets its space at once.
+    /// it beside others. In messages it is `name`, which the user knows.
     ///
     /// # Errors
-    /// If it cannot be, or there is no space.
-    pub fn open(&self, number: u64, len_bytes: Option<u64>) -> Result<Output, OutputError> {
-        let path = self.path.join(number.to_string());
-        let name = shown(&path);
-        let failed = |error: std::io::Error| cannot_open(&name, &error);
+    /// If it cannot be.
+    pub fn open(&self, number: u64, name: &str) -> Result<Output, OutputError> {
         let mut options = File::options();
-        options.read(true).write(true);
-        let made = options.clone().create_new(true).open(&path);
-        let file = match made {
-            Ok(file) => {
-                space::reserve(&name, &file, &self.path, len_bytes.unwrap_or(0))?;
-                file
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                options.open(&path).map_err(failed)?
-            }
-            Err(error) => return Err(failed(error)),
-        };
-        Ok(Output::straight(name, file, Kind::File))
+        let file = options.read(true).write(true).create(true).truncate(false);
+        let file = file.open(self.path.join(number.to_string()));
+        let file = file.map_err(|error| cannot_open(name, &error))?;
+        Ok(Output::straight(name.to_owned(), file, Kind::File))
     }
 
     /// Takes the file of that number out, to be committed under the name `place`. It is
@@ -102,7 +90,7 @@ impl SharedDir {
             }
             name.check_replaceable(&shown_as, old)?;
         }
-        let file = Arc::clone(self.open(number, None)?.file());
+        let file = Arc::clone(self.open(number, &shown_as)?.file());
         let from = self.path.join(number.to_string());
         let rename = |hidden: &OsString| rustix::fs::renameat(CWD, &from, &*name.dir, hidden);
         let moved = unfinished::lock().create(&name.dir, &name.name, rename);
@@ -148,9 +136,9 @@ mod tests {
         let dir = disk_dir();
         let made = SharedDir::create(dir.path()).unwrap();
         let joined = SharedDir::join(made.path());
-        made.open(7, Some(6)).unwrap().file().write_all_at(b"abc", 0).unwrap();
-        joined.open(7, Some(6)).unwrap().file().write_all_at(b"def+", 3).unwrap();
-        joined.open(8, None).unwrap();
+        made.open(7, "it").unwrap().file().write_all_at(b"abc", 0).unwrap();
+        joined.open(7, "it").unwrap().file().write_all_at(b"def+", 3).unwrap();
+        joined.open(8, "it").unwrap();
         let place = dir.path().join("seven");
         let options = Options { force: false, len_bytes: Some(6) };
         let output = made.take(7, &place, &options).unwrap();

@@ -103,6 +103,12 @@ impl<'j> Pieces<'j> {
         load(Saved::new(&bytes)).map_err(damaged)
     }
 
+    /// An error that only another journal helps against.
+    #[must_use]
+    pub fn unfit(&self, what: &str) -> JournalError {
+        unfit(self.journal, what)
+    }
+
     fn read(&self, number: u64, len_bytes: u64) -> std::io::Result<Vec<u8>> {
         let file = self.journal.beside().open(number)?;
         // What was damaged is no reason to take all memory.
@@ -123,16 +129,19 @@ impl<'j> Pieces<'j> {
         let (unit_bytes, output_bytes) = self.placed_bytes;
         let end = all().map(|units| units.end).max().unwrap_or(0);
         let output_bytes = end.saturating_mul(unit_bytes).min(output_bytes);
-        let mut part = vec![INLINE];
+        let parts: usize = pieces.iter().map(|piece| piece.part.len()).sum();
+        // They are here once more, and not twice while it grows.
+        let mut part = Vec::with_capacity(parts + INLINE_BYTES_MAX);
+        part.push(INLINE);
         save(pieces, &mut part);
         let mut kept = None;
         if part.len() > INLINE_BYTES_MAX {
             let number = self.journal.last().map_or(0, |last| last.sequence + 1);
-            let bytes = part.split_off(1);
-            self.write(number, &bytes)?;
+            let bytes = part.get(1..).unwrap_or_default();
+            self.write(number, bytes)?;
+            let told = [number, bytes.len() as u64, crc_fast::checksum(Crc64Nvme, bytes)];
             part = vec![IN_FILE];
-            let crc = crc_fast::checksum(Crc64Nvme, &bytes);
-            save_numbers(&[number, bytes.len() as u64, crc], &mut part);
+            save_numbers(&told, &mut part);
             kept = Some(number);
         }
         let (output, of) = (self.output, self.journal.blank());

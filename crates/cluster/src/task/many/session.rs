@@ -492,7 +492,7 @@ impl<'t, K: Kernel> Worker<'_, 't, K> {
                 options.engine = EngineChoice::Pread;
             }
         }
-        let output = task.output(number, None)?;
+        let output = task.output(number)?;
         let plan = plan_shares(task.kernel, &input, output.as_ref(), &options)?;
         if plan.block_bytes != unit_bytes {
             let why = format!("{} is cut by {} bytes", input.name(), plan.block_bytes);

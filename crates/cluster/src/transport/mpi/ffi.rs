@@ -204,6 +204,10 @@ impl Calls {
             // SAFETY: the request is one that MPI made, or its null after it was done.
             let error = unsafe { (self.0.test)(&raw mut transfer.request, &raw mut is_done) };
             transfer.is_done = is_done != 0;
+            if error != 0 {
+                // How much of it was filled nobody says.
+                transfer.count = 0;
+            }
             self.outcome("MPI_Test", error)?;
         }
         Ok(transfer.is_done)
@@ -255,7 +259,8 @@ impl Transfer {
             return None;
         }
         let mut bytes = mem::take(&mut self.bytes);
-        // SAFETY: MPI has filled that many, and there is room for them.
+        // SAFETY: MPI is through and has filled that many, none after an error, and there is
+        // room for them.
         unsafe { bytes.set_len(self.count) };
         Some(bytes)
     }
