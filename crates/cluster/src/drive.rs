@@ -63,8 +63,9 @@ impl Default for Config {
     }
 }
 
-/// Leases of a node in a run of [`Config::basic`], so that none has much more than another.
-const EVEN_LEASES: u64 = 16;
+/// Leases of a node, at least, in a run of [`Config::basic`]: with one, whose units are a power
+/// of two, it might have twice what another has; with many it would not have its share at once.
+const EVEN_LEASES: u64 = 2;
 
 /// Results that wait to be merged take no more, if there are not very many nodes.
 const BACKLOG_BYTES: u64 = 64 << 20;
