@@ -551,7 +551,7 @@ struct Reduced<P> {
 
 fn tell_layout(kernel: &str, plan: &Plan) {
     let now = stream::floor_bytes();
-    exit::tell(&laid_out(kernel, plan, now + plan.memory_bytes));
+    exit::tell(&laid_out(kernel, plan, now.saturating_add(plan.memory_bytes)));
 }
 
 /// The line before a run.

@@ -224,7 +224,7 @@ impl Stats {
             bytes_out: 0,
             elapsed: Duration::ZERO,
             peak_rss_bytes: peak_rss_bytes(),
-            memory_bound_bytes: floor_bytes() + plan.memory_bytes,
+            memory_bound_bytes: floor_bytes().saturating_add(plan.memory_bytes),
             spent: Spent::default(),
             stages: Vec::new(),
             plan,
@@ -238,7 +238,8 @@ impl Stats {
         self.bytes_out += other.bytes_out;
         self.elapsed = self.elapsed.max(other.elapsed);
         self.peak_rss_bytes = self.peak_rss_bytes.max(other.peak_rss_bytes);
-        self.memory_bound_bytes += other.plan.memory_bytes;
+        let bound_bytes = self.memory_bound_bytes.saturating_add(other.plan.memory_bytes);
+        self.memory_bound_bytes = bound_bytes;
         self.spent += other.spent;
         for (stage, time) in other.stages.iter().enumerate() {
             add_stage(&mut self.stages, stage, *time);
