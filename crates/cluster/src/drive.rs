@@ -3,26 +3,33 @@
 
 mod compute;
 mod fetch;
+mod group;
 mod keep;
+mod layout;
 mod manage;
+mod merging;
 mod peer;
 mod ship;
+mod submanage;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Sender;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use serde_bytes::ByteBuf;
 use stream::{Pieces, Stats};
 
 use crate::manager::MergeId;
 use crate::node::{Left, PATIENCE};
+use crate::submanager::BUFFERS;
 use crate::task::{Ended, Part, Task};
 use crate::transport::{Endpoint, TransportError, local};
 use crate::wire::Message;
-use crate::{Counters, Hello, JobError, JobSpec, LeaseId, NodeId, manager};
+use crate::{Counters, Epoch, Hello, JobError, JobSpec, LeaseId, NodeId, manager};
 use compute::SessionId;
-use manage::Held;
+use layout::Layout;
+use merging::Held;
 use peer::Peer;
 pub use ship::Ship;
 
@@ -38,6 +45,9 @@ pub struct Config {
     pub hello: Hello,
     /// Whether the manager's peer is a node too.
     pub manager_computes: bool,
+    /// How many peers each one manages, in a tree: the first the next so many, and so on
+    /// in the order of their numbers. None: the first manages all.
+    pub fanout: Option<u32>,
     /// How long the manager waits, when all is done, for nodes that have not said
     /// hello yet, and every peer for what it sent to leave.
     pub linger: Duration,
@@ -54,6 +64,7 @@ impl Default for Config {
             manager: manager::Config::default(),
             hello: Hello::default(),
             manager_computes: true,
+            fanout: None,
             linger: Duration::from_secs(5),
             patience: PATIENCE,
             ship: Ship::default(),
@@ -84,13 +95,30 @@ impl Config {
 
     /// The most memory in bytes that the manager of so many peers takes for results
     /// of `task`, besides what its own node takes: two that are merged, those that wait,
-    /// and one for each buffer of a node.
+    /// and one for each buffer of a node. Of peers that are threads also those of groups,
+    /// which have several jobs at a time.
     #[must_use]
-    pub fn results_bytes(&self, task: &dyn Task, peers: u32) -> u64 {
+    pub fn results_bytes(&self, task: &dyn Task, peers: u32, are_threads: bool) -> u64 {
         let config = self.fit(&[task]);
-        let buffers = u64::from(peers) * u64::from(config.hello.buffers);
-        let held = 2 + config.manager.backlog_max as u64 + buffers;
-        held.saturating_mul(task.part_bytes())
+        let layout = Layout::new(peers, self.fanout);
+        let has_group = |peer| peer != MANAGER && layout.below(peer).next().is_some();
+        let held = |manager: NodeId| {
+            let jobs = if manager == MANAGER { 1 } else { u64::from(BUFFERS) };
+            let below = layout.below(manager).map(|peer| match has_group(peer) {
+                true => u64::from(BUFFERS),
+                false => config.hello.buffers.into(),
+            });
+            let buffers = u64::from(config.hello.buffers) + below.sum::<u64>();
+            jobs * (2 + config.manager.backlog_max as u64) + buffers
+        };
+        let managers = layout.managers().take(if are_threads { usize::MAX } else { 1 });
+        managers.map(held).sum::<u64>().saturating_mul(task.part_bytes())
+    }
+
+    /// How many of so many peers manage others below the first.
+    #[must_use]
+    pub fn groups(&self, peers: u32) -> usize {
+        Layout::new(peers, self.fanout).managers().count().saturating_sub(1)
     }
 
     /// The most memory in bytes that units which are sent take in the manager's process, where
@@ -295,6 +323,8 @@ enum Brought {
     Over(SessionId, Result<Box<Stats>, String>),
     /// And how long that took.
     Merged(MergeId, Result<Held, String>, Duration),
+    /// The result of a lease of the manager above.
+    Saved(Epoch, LeaseId, Result<ByteBuf, String>),
     /// What this peer put before it was asked is on the disk.
     Settled(u64, Result<(), String>),
     /// A record is, and the next is due then.

@@ -10,7 +10,7 @@ use serde_bytes::ByteBuf;
 use stream::Stats;
 
 use super::fetch::{Came, Fetch};
-use super::{Bring, Brought, ClusterError, Config, MANAGER, OWN_MAX, caught};
+use super::{Bring, Brought, ClusterError, Config, OWN_MAX, caught, keep};
 use crate::node::{Action, Event, Left};
 use crate::task::{Description, Ended, Session, Task};
 use crate::wire::{Message, RESULT_BYTES_MAX};
@@ -40,6 +40,8 @@ struct Given {
 
 pub(super) struct Compute<'scope, 'env> {
     own: NodeId,
+    /// Of this peer, or another.
+    manager: NodeId,
     node: Node,
     tasks: &'env [&'env dyn Task],
     actions: Vec<Action<ByteBuf>>,
@@ -49,8 +51,8 @@ pub(super) struct Compute<'scope, 'env> {
     fetch: Fetch,
     /// On accelerators, at what is worked at.
     beside: Option<Works<'env>>,
-    /// On the peer's own thread. Others wait for that of the manager's peer, and all end
-    /// with it where a unit hangs, so there it has none.
+    /// On the peer's own thread. Others wait for that of a manager's peer, and end with it
+    /// where a unit hangs, so there it has none.
     own_thread: Option<Works<'env>>,
     /// What a unit took last, in seconds, of which job.
     unit_took: Option<(JobId, f64)>,
@@ -69,7 +71,7 @@ pub(super) struct Compute<'scope, 'env> {
 
 impl<'scope, 'env> Compute<'scope, 'env> {
     pub(super) fn new(
-        own: NodeId,
+        (own, manager): (NodeId, NodeId),
         tasks: &'env [&'env dyn Task],
         config: &Config,
         bring: Bring,
@@ -77,6 +79,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     ) -> Self {
         Self {
             own,
+            manager,
             node: Node::new(config.hello.clone()).patience(config.patience),
             tasks,
             actions: Vec::new(),
@@ -98,6 +101,22 @@ impl<'scope, 'env> Compute<'scope, 'env> {
 
     pub(super) fn start(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
         self.on(now, Event::Start, out);
+    }
+
+    /// Joins another manager, for its own is lost.
+    pub(super) fn join(
+        &mut self,
+        now: Duration,
+        manager: NodeId,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        (self.manager, self.left) = (manager, None);
+        self.start(now, out);
+    }
+
+    /// Whether its manager is lost.
+    pub(super) fn is_orphan(&self) -> bool {
+        self.left == Some(Left::Lost)
     }
 
     pub(super) fn told(
@@ -217,13 +236,9 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         }
     }
 
-    /// Brings what was put here to the disk, aside, for that may take long.
+    /// Brings what was put here to the disk.
     pub(super) fn settle(&self, number: u64) {
-        let (tasks, bring) = (self.tasks, self.bring.clone());
-        self.scope.spawn(move || {
-            let settle = || tasks.iter().try_for_each(|task| task.settle());
-            bring.bring(Brought::Settled(number, caught("an output", settle)));
-        });
+        keep::settle(self.tasks, number, self.bring.clone(), self.scope);
     }
 
     /// What this thread is to compute, in steps.
@@ -299,7 +314,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
                     ToManager::Result { lease, .. } => Some(*lease),
                     _ => None,
                 };
-                out.push((MANAGER, Message::ToManager(message)));
+                out.push((self.manager, Message::ToManager(message)));
                 if let Some(lease) = sent {
                     self.on(now, Event::Sent(lease), out);
                 }
@@ -370,7 +385,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         let is_short = self.unit_took.is_some_and(|(of, took)| {
             of == job && took * lease.units as f64 <= OWN_MAX.as_secs_f64()
         });
-        if is_short && self.own != MANAGER && task.can_step() {
+        if is_short && self.own != self.manager && task.can_step() {
             let begun = match self.own_thread.take() {
                 Some(begun) => begun,
                 None => self.begin(kind, task, Bring::leave)?,

@@ -158,6 +158,11 @@ impl Keep {
         self.returned.insert(node);
     }
 
+    /// A node comes from a manager that is lost, to which it brought results before.
+    pub(super) fn joined(&mut self, node: NodeId) {
+        self.returned.insert(node);
+    }
+
     /// Units of a job whose results are empty are done.
     pub(super) fn done(&mut self, job: JobId, units: Units) {
         self.done.entry(job).or_default().add_all(units);
@@ -245,6 +250,19 @@ impl Keep {
         (self.is_last, self.is_new) = (self.wants_last, false);
         (self.stage, self.due) = (Stage::Settles(pieces, awaited), Duration::ZERO);
     }
+}
+
+/// Brings what this process put to the disk, aside, for that may take long.
+pub(super) fn settle<'scope, 'env>(
+    tasks: &'env [&'env dyn Task],
+    number: u64,
+    bring: Bring,
+    scope: &'scope Scope<'scope, 'env>,
+) {
+    scope.spawn(move || {
+        let settle = || tasks.iter().try_for_each(|task| task.settle());
+        bring.bring(Brought::Settled(number, caught("an output", settle)));
+    });
 }
 
 #[cfg(test)]

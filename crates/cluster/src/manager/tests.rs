@@ -1,3 +1,4 @@
+mod groups;
 mod hostile;
 mod leaving;
 
@@ -118,7 +119,7 @@ fn who_does_not_fit_is_told_what_differs() {
         did => panic!("{did:?}"),
     };
     let other = Hello { protocol: PROTOCOL + 1, ..fits.clone() };
-    assert!(says(&other, &mut bench).contains("protocol 1, this node 2"));
+    assert!(says(&other, &mut bench).contains("protocol 2, this node 3"));
     let other = Hello { build: "x".to_owned(), ..fits.clone() };
     assert!(says(&other, &mut bench).contains("this node x"));
     let other = Hello { buffers: 0, ..fits.clone() };

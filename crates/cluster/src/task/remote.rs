@@ -13,7 +13,8 @@ use storage::{Input, InputError, Output, Received};
 use stream::{Head, Kernel, KernelError, Options, Progress};
 
 use super::{
-    Description, KernelSession, Part, Reads, Session, Task, Tell, load, merge, save, settle,
+    Description, KernelSession, Part, Reads, Session, Task, Tell, load, merge, merging, save,
+    settle,
 };
 use crate::{JobSpec, Lease};
 
@@ -119,6 +120,7 @@ impl<'a, K: Kernel> RemoteTask<'a, K> {
             body: (0, 0),
             modified: (0, 0),
             unit_bytes: 0,
+            lease_units: None,
             output: None,
             shipped: None,
             list: None,
@@ -162,7 +164,7 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
 
     fn spec(&self) -> JobSpec {
         // A node does not cut.
-        JobSpec { units: 0, unit_bytes: 0, merging: crate::Merging::AnyOrder, lease_units: None }
+        JobSpec { units: 0, unit_bytes: 0, merging: merging(self.kernel), lease_units: None }
     }
 
     fn part_bytes(&self) -> u64 {
