@@ -12,7 +12,7 @@ use cellway::cluster::drive::{self, ClusterError, Config, Farewell, MANAGER, Rep
 use cellway::cluster::task::{KernelTask, Part, Task};
 use cellway::cluster::transport::Endpoint;
 use cellway::cluster::transport::mpi::{self, Mpi, WhenLost};
-use cellway::cluster::{Counters, Hello, JobSpec, Loss};
+use cellway::cluster::{Counters, Hello, JobSpec, Loss, NodeId};
 use cellway::storage::Input;
 use cellway::stream::{self, Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
 use cellway::{Effect, Kernel, Options};
@@ -56,6 +56,10 @@ pub(super) struct ClusterArgs {
     /// [default: auto; with --nodes, whose threads share INPUT, locators]
     #[arg(long, value_name = "HOW", value_enum)]
     ship: Option<ShipArg>,
+    /// Nodes manage nodes: each FANOUT of those after it, the first the next FANOUT, and
+    /// so on, so that results are merged at every level. Of use beyond some hundreds
+    #[arg(long, value_name = "FANOUT")]
+    tree: Option<u32>,
     /// The process that gives out work does not compute
     #[arg(long, requires = "cluster")]
     manager_only: bool,
@@ -121,6 +125,9 @@ impl ClusterArgs {
                 _ if self.ship.is_some() => {
                     wrong("--ship is about nodes; give --nodes N, or --cluster mpi")
                 }
+                _ if self.tree.is_some() => {
+                    wrong("--tree is about nodes; give --nodes N, or --cluster mpi")
+                }
                 _ => Ok(()),
             };
         }
@@ -143,6 +150,15 @@ impl ClusterArgs {
         if self.ship() == Ship::Bytes && args.layout.direct == Direct::On {
             return wrong(
                 "--direct on bypasses a cache, and what --ship bytes sends is in memory; leave one out",
+            );
+        }
+        if let Some(fanout @ 0..2) = self.tree {
+            let what = format!("--tree {fanout} makes no tree");
+            return wrong(&format!("{what}; give how many nodes each manages, two or more"));
+        }
+        if self.tree.is_some() && self.mode.is_some_and(|mode| mode != Mode::Connector) {
+            return wrong(
+                "--tree is for --mode connector, whose nodes ask for work; leave one out",
             );
         }
         if self.mode == Some(Mode::Single) && self.manager_only {
@@ -201,7 +217,8 @@ impl ClusterArgs {
 
     fn config(&self) -> Config {
         let manager_computes = !self.manager_only;
-        let mut config = Config { manager_computes, ship: self.ship(), ..Config::default() };
+        let (fanout, ship) = (self.tree, self.ship());
+        let mut config = Config { manager_computes, fanout, ship, ..Config::default() };
         if self.mode == Some(Mode::Basic) {
             config.hello = Hello { buffers: 1, ..config.hello };
         }
@@ -240,6 +257,14 @@ impl Nodes {
         match self {
             Self::Peer(_, rank) => Config { linger: rank.linger, ..config },
             Self::None | Self::Threads(_) => config,
+        }
+    }
+
+    /// Which peer this process is, of several.
+    fn own(&self) -> Option<NodeId> {
+        match self {
+            Self::Peer(_, rank) => Some(NodeId(rank.own)),
+            Self::None | Self::Threads(_) => None,
         }
     }
 
@@ -343,21 +368,26 @@ impl Nodes {
         let cluster = &args.cluster;
         let config = self.config(cluster);
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
-        let memory_bytes = here * plan.memory_bytes
-            + if self.manages() {
-                let results_bytes = config.results_bytes(task, self.count());
-                // A record has them once more.
-                let results_bytes = results_bytes * if journal.is_some() { 2 } else { 1 };
+        let results_bytes = config.results_bytes(task, self.count(), self.own());
+        // A record has them once more.
+        let results_bytes = results_bytes * if journal.is_some() { 2 } else { 1 };
+        let sent_bytes = match self.manages() {
+            true => {
                 let are_threads = matches!(self, Self::Threads(_));
-                results_bytes + config.shipped_bytes(task, self.count() - 1, are_threads)
-            } else {
-                config.node_bytes(task, task.spec())
-            };
+                config.shipped_bytes(task, self.count() - 1, are_threads)
+            }
+            false => config.node_bytes(task, task.spec()),
+        };
+        let memory_bytes = here * plan.memory_bytes + results_bytes + sent_bytes;
         let bound = stream::floor_bytes() + memory_bytes;
         self.may_take(bound);
         if args.verbose && self.manages() {
+            let groups = match config.groups(self.count()) {
+                0 => String::new(),
+                groups => format!(" in {groups} groups below the first"),
+            };
             exit::tell(&format!(
-                "{}: nodes {}, accelerators on each {}, threads on each {}, blocks of {}, memory here at most {}",
+                "{}: nodes {}{groups}, accelerators on each {}, threads on each {}, blocks of {}, memory here at most {}",
                 task.description().kernel,
                 self.count(),
                 plan.accelerators,

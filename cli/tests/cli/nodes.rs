@@ -50,6 +50,8 @@ fn nodes_find_what_one_machine_finds() {
                 "--nodes 2 --block 16K",
                 "--nodes 5 --block 4K",
                 "--nodes 3 --block 4K --unit 64K",
+                "--nodes 7 --block 4K --tree 2",
+                "--nodes 13 --block 4K --tree 3 --unit 16K",
                 "--nodes 3 --block 4K --mode basic",
                 "--nodes 3 --mode single",
                 "--nodes 3 --block 4K --ship bytes",
@@ -80,7 +82,13 @@ fn a_line_has_the_same_bits_whatever_the_nodes() {
             .ok()
     };
     let one = run("--nodes 1");
-    for nodes in ["--nodes 2", "--nodes 5", "--nodes 3 --unit 12K", "--nodes 2 --mode basic"] {
+    for nodes in [
+        "--nodes 2",
+        "--nodes 5",
+        "--nodes 3 --unit 12K",
+        "--nodes 2 --mode basic",
+        "--nodes 7 --tree 2",
+    ] {
         assert_eq!(run(nodes), one, "{nodes}");
     }
 }
@@ -102,6 +110,10 @@ fn what_nodes_cannot_do_is_said() {
         ("crc32c {} --nodes 257", &["256"]),
         ("crc32c {} {} --nodes 2 --journal j", &["journal"]),
         ("crc32c {} --nodes 2 --trace t", &["--trace"]),
+        ("crc32c {} --tree 2", &["--tree", "--nodes"]),
+        ("crc32c {} --nodes 4 --tree 0", &["--tree 0", "two or more"]),
+        ("crc32c {} --cluster mpi --tree 1", &["--tree 1", "two or more"]),
+        ("crc32c {} --nodes 4 --tree 2 --mode basic", &["--tree", "--mode connector"]),
     ] {
         cellway(&format!("run {line}"), &[&input, &input]).failed(2, parts);
     }
@@ -215,6 +227,9 @@ fn processes_of_each_mpi_find_what_one_machine_finds() {
         let alone = run(1, line, &[&input]).unwrap();
         assert_eq!(alone.code, Some(2), "{}: {}", mpi.0, alone.stderr);
         assert!(alone.stderr.contains("start more processes by mpirun"), "{}", alone.stderr);
+        let line = "run wordcount {} --cluster mpi --tree 2 --block 64K --verbose";
+        let tree = run(5, line, &[&input]).unwrap();
+        assert!(tree.stdout == words && tree.stderr.contains("joined 3"), "{}", tree.stderr);
         run(3, "run identity {} {} --cluster mpi --block 64K", &[&input, &out]).unwrap().ok();
         assert!(fs::read(&out).unwrap() == fs::read(&input).unwrap(), "{}", mpi.0);
         fs::remove_file(&out).unwrap();
@@ -303,17 +318,22 @@ fn a_run_outlives_a_process_that_is_killed() {
     let folder = Folder::new();
     let input = folder.file("in", &text(6 << 20));
     let words = cellway("run wordcount {} --top 9", &[&input]).ok();
-    for round in 0..kills() {
-        let mut command = mpirun(&bin, &SURVIVING, 4);
+    // Also the one that manages two others.
+    let trees = [(4, "", 3), (5, "--tree 2", 1)];
+    for (round, (processes, tree, victims)) in (0..kills()).flat_map(|at| trees.map(|of| (at, of)))
+    {
+        let mut command = mpirun(&bin, &SURVIVING, processes);
         let line = "run wordcount {} --top 9 --cluster mpi --block 64K --accelerators 2 --verbose";
-        let child = command.args(arguments(line, &[&input])).spawn().unwrap();
-        let victim = running(child.id(), 4, round, |which| 1 + which % 3);
+        let line = format!("{line} {tree}");
+        let child = command.args(arguments(&line, &[&input])).spawn().unwrap();
+        let victim = running(child.id(), processes, round, |which| 1 + which % victims);
         if let Some(victim) = victim {
             // It may have ended meanwhile.
             let _ = kill_process(victim, Signal::KILL);
         }
         let outcome = finish(child);
-        assert!(outcome.stdout == words, "round {round}, killed {victim:?}: {}", outcome.stderr);
+        let killed = format!("round {round}, killed {victim:?} {tree}");
+        assert!(outcome.stdout == words, "{killed}: {}", outcome.stderr);
     }
 }
 

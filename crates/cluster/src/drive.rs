@@ -93,12 +93,12 @@ impl Config {
         if self.ship == Ship::Bytes && is_measured { ship::LEASE_BYTES_MAX.min(most) } else { most }
     }
 
-    /// The most memory in bytes that the manager of so many peers takes for results
-    /// of `task`, besides what its own node takes: two that are merged, those that wait,
-    /// and one for each buffer of a node. Of peers that are threads also those of groups,
-    /// which have several jobs at a time.
+    /// The most memory in bytes that the managers of so many peers take for results of
+    /// `task`, all of them or that `of` one, besides what their own nodes take: two that are
+    /// merged, those that wait, and one for each buffer of a node. A group has several jobs
+    /// at a time. Who manages none takes nothing.
     #[must_use]
-    pub fn results_bytes(&self, task: &dyn Task, peers: u32, are_threads: bool) -> u64 {
+    pub fn results_bytes(&self, task: &dyn Task, peers: u32, of: Option<NodeId>) -> u64 {
         let config = self.fit(&[task]);
         let layout = Layout::new(peers, self.fanout);
         let has_group = |peer| peer != MANAGER && layout.below(peer).next().is_some();
@@ -111,7 +111,7 @@ impl Config {
             let buffers = u64::from(config.hello.buffers) + below.sum::<u64>();
             jobs * (2 + config.manager.backlog_max as u64) + buffers
         };
-        let managers = layout.managers().take(if are_threads { usize::MAX } else { 1 });
+        let managers = layout.managers().filter(|manager| of.is_none_or(|of| of == *manager));
         managers.map(held).sum::<u64>().saturating_mul(task.part_bytes())
     }
 
@@ -375,6 +375,23 @@ mod tests {
     use crate::task::RemoteTask;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn memory_is_counted_for_the_results_of_all_groups() {
+        let (kernel, progress) = (Crc32c::new(), Progress::default());
+        let task = RemoteTask::new(&kernel, "it", &Options::default(), &progress).unwrap();
+        let results = |fanout, of: Option<u32>| {
+            let mut config = Config { fanout, ..Config::default() };
+            config.manager.backlog_max = 10;
+            config.results_bytes(&task, 7, of.map(NodeId)) / task.part_bytes()
+        };
+        assert_eq!(results(None, None), 12 + 7 * 2);
+        // Its own node, and two groups of three leases; three jobs, and three nodes.
+        let (first, group) = (12 + 2 + 2 * 3, 3 * 12 + 3 * 2);
+        let found = [None, Some(0), Some(2), Some(3)].map(|of| results(Some(2), of));
+        assert_eq!(found, [first + 2 * group, first, group, 0]);
+        assert_eq!(Config { fanout: Some(2), ..Config::default() }.groups(7), 2);
+    }
 
     #[test]
     fn memory_is_counted_for_all_that_a_node_is_sent() {
