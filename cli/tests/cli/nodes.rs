@@ -361,13 +361,16 @@ fn a_manager_that_is_killed_goes_on_from_its_journal() {
         let writes = line.ends_with("{} {}");
         loop {
             let keep = if journal.exists() { "--resume" } else { "--journal" };
-            let mut command = mpirun(&bin, &SURVIVING, 3);
+            // Who goes on may be of another shape.
+            let (processes, tree) = if kills % 2 == 0 { (3, "") } else { (5, "--tree 2") };
+            let mut command = mpirun(&bin, &SURVIVING, processes);
             let more = "--journal-every 0 --cluster mpi --block 16K --accelerators 1";
-            let line = format!("{line} {keep} {} {more}", journal.display());
+            let line = format!("{line} {keep} {} {more} {tree}", journal.display());
             let paths: [&Path; 2] = [&input, &out];
             let paths = &paths[..if writes { 2 } else { 1 }];
             let child = command.args(arguments(&line, paths)).spawn().unwrap();
-            let victim = running(child.id(), 3, moments.number(), |_| 0).filter(|_| kills > 0);
+            let victim =
+                running(child.id(), processes, moments.number(), |_| 0).filter(|_| kills > 0);
             if let Some(victim) = victim {
                 let _ = kill_process(victim, Signal::KILL);
             }
