@@ -362,7 +362,7 @@ fn a_manager_that_is_killed_goes_on_from_its_journal() {
         loop {
             let keep = if journal.exists() { "--resume" } else { "--journal" };
             // Who goes on may be of another shape.
-            let (processes, tree) = if kills % 2 == 0 { (3, "") } else { (5, "--tree 2") };
+            let (processes, tree) = if kills.is_multiple_of(2) { (3, "") } else { (5, "--tree 2") };
             let mut command = mpirun(&bin, &SURVIVING, processes);
             let more = "--journal-every 0 --cluster mpi --block 16K --accelerators 1";
             let line = format!("{line} {keep} {} {more} {tree}", journal.display());

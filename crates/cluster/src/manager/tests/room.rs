@@ -1,4 +1,4 @@
-//! Members that are groups of nodes.
+//! What a lease may have: by a buffer, and by the nodes that share it.
 
 use super::*;
 
@@ -22,4 +22,24 @@ fn a_lease_is_for_all_nodes_of_a_group() {
         let spec = JobSpec { lease_units: Some(1000), ..spec };
         assert_eq!(first_lease(nodes, config, spec).units, units, "{nodes}");
     }
+}
+
+#[test]
+fn a_node_with_no_room_for_a_unit_gets_none_and_is_none_to_wait_for() {
+    let mut bench = Bench::new(Config::default());
+    let Config { join_wait, deadline, .. } = Config::default();
+    bench.on(Event::Submit(JOB, JobSpec { unit_bytes: 100, ..UNITS }));
+    let hello = Hello { buffers: 4, buffer_bytes: 99, ..Hello::default() };
+    bench.says(0, ToManager::Hello(hello));
+    let epoch = bench.manager.members[&NodeId(0)].epoch;
+    assert_eq!(bench.asks(0, epoch, 4), []);
+    let mut failed = Vec::new();
+    for _ in 0..=join_wait.as_secs() / deadline.as_secs() * 2 {
+        bench.says(0, ToManager::Alive { epoch });
+        failed.extend(bench.passes(deadline / 2));
+    }
+    assert_eq!(
+        failed,
+        [Action::Failed { job: JOB, error: JobError::NoNodes { waited: join_wait, said: None } }]
+    );
 }
