@@ -12,7 +12,7 @@ use cellway::cluster::drive::{self, ClusterError, Config, Farewell, MANAGER, Rep
 use cellway::cluster::task::{KernelTask, Part, Task};
 use cellway::cluster::transport::Endpoint;
 use cellway::cluster::transport::mpi::{self, Mpi, WhenLost};
-use cellway::cluster::{Counters, JobSpec, Loss};
+use cellway::cluster::{Counters, JobSpec, Loss, NodeId};
 use cellway::storage::Input;
 use cellway::stream::{self, Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
 use cellway::{Effect, Kernel, Options, StreamError};
@@ -59,6 +59,10 @@ pub(super) struct ClusterArgs {
     /// [default: auto; with --nodes, whose threads share INPUT, locators]
     #[arg(long, value_name = "HOW", value_enum)]
     ship: Option<ShipArg>,
+    /// Nodes manage nodes: each FANOUT of those after it, the first the next FANOUT, and
+    /// so on, so that results are merged at every level. Of use beyond some hundreds
+    #[arg(long, value_name = "FANOUT")]
+    tree: Option<u32>,
     /// The process that gives out work does not compute
     #[arg(long, requires = "cluster")]
     manager_only: bool,
@@ -124,6 +128,9 @@ impl ClusterArgs {
                 _ if self.ship.is_some() => {
                     wrong("--ship is about nodes; give --nodes N, or --cluster mpi")
                 }
+                _ if self.tree.is_some() => {
+                    wrong("--tree is about nodes; give --nodes N, or --cluster mpi")
+                }
                 _ => Ok(()),
             };
         }
@@ -146,6 +153,15 @@ impl ClusterArgs {
         if self.ship() == Ship::Bytes && args.layout.direct == Direct::On {
             return wrong(
                 "--direct on bypasses a cache, and what --ship bytes sends is in memory; leave one out",
+            );
+        }
+        if let Some(fanout @ 0..2) = self.tree {
+            let what = format!("--tree {fanout} makes no tree");
+            return wrong(&format!("{what}; give how many nodes each manages, two or more"));
+        }
+        if self.tree.is_some() && self.mode.is_some_and(|mode| mode != Mode::Connector) {
+            return wrong(
+                "--tree is for --mode connector, whose nodes ask for work; leave one out",
             );
         }
         if self.mode == Some(Mode::Single) && self.manager_only {
@@ -209,7 +225,8 @@ impl ClusterArgs {
 
     fn config(&self) -> Config {
         let manager_computes = !self.manager_only;
-        let mut config = Config { manager_computes, ship: self.ship(), ..Config::default() };
+        let (fanout, ship) = (self.tree, self.ship());
+        let mut config = Config { manager_computes, fanout, ship, ..Config::default() };
         if self.cluster.is_some() {
             config.hello.build = drive::build();
             config.manager.build.clone_from(&config.hello.build);
@@ -252,6 +269,14 @@ impl Nodes {
         match self {
             Self::Peer(_, rank) => Config { linger: rank.linger, ..config },
             Self::None | Self::Threads(_) => config,
+        }
+    }
+
+    /// Which peer this process is, of several.
+    fn own(&self) -> Option<NodeId> {
+        match self {
+            Self::Peer(_, rank) => Some(NodeId(rank.own)),
+            Self::None | Self::Threads(_) => None,
         }
     }
 
@@ -358,23 +383,27 @@ impl Nodes {
         let cluster = &args.cluster;
         let config = self.config(cluster);
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
-        let of_cluster = if self.manages() {
-            let results_bytes = config.results_bytes(task, self.count());
-            // A record has them twice more: as saved, and as written.
-            let results_bytes = results_bytes.saturating_mul(if journal.is_some() { 3 } else { 1 });
-            let are_threads = matches!(self, Self::Threads(_));
-            let sent_bytes = config.shipped_bytes(task, self.count() - 1, are_threads);
-            results_bytes.saturating_add(sent_bytes)
-        } else {
-            config.node_bytes(task, task.spec())
+        let results_bytes = config.results_bytes(task, self.count(), self.own());
+        // A record has them twice more: as saved, and as written.
+        let results_bytes = results_bytes.saturating_mul(if journal.is_some() { 3 } else { 1 });
+        let sent_bytes = match self.manages() {
+            true => {
+                let are_threads = matches!(self, Self::Threads(_));
+                config.shipped_bytes(task, self.count() - 1, are_threads)
+            }
+            false => config.node_bytes(task, task.spec()),
         };
-        let bound = [here.saturating_mul(plan.memory_bytes), of_cluster]
+        let bound = [here.saturating_mul(plan.memory_bytes), results_bytes, sent_bytes]
             .into_iter()
             .fold(stream::floor_bytes(), u64::saturating_add);
         self.may_take(bound);
         if args.verbose && self.manages() {
+            let groups = match config.groups(self.count()) {
+                0 => String::new(),
+                groups => format!(" in {groups} groups below the first"),
+            };
             exit::tell(&format!(
-                "{}: nodes {}, accelerators on each {}, threads on each {}, blocks of {}, memory here at most {}",
+                "{}: nodes {}{groups}, accelerators on each {}, threads on each {}, blocks of {}, memory here at most {}",
                 task.description().kernel,
                 self.count(),
                 plan.accelerators,

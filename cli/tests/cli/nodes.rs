@@ -50,6 +50,8 @@ fn nodes_find_what_one_machine_finds() {
                 "--nodes 2 --block 16K",
                 "--nodes 5 --block 4K",
                 "--nodes 3 --block 4K --unit 64K",
+                "--nodes 7 --block 4K --tree 2",
+                "--nodes 13 --block 4K --tree 3 --unit 16K",
                 "--nodes 3 --block 4K --mode basic",
                 "--nodes 3 --mode single",
                 "--nodes 3 --block 4K --ship bytes",
@@ -80,7 +82,13 @@ fn a_line_has_the_same_bits_whatever_the_nodes() {
             .ok()
     };
     let one = run("--nodes 1");
-    for nodes in ["--nodes 2", "--nodes 5", "--nodes 3 --unit 12K", "--nodes 2 --mode basic"] {
+    for nodes in [
+        "--nodes 2",
+        "--nodes 5",
+        "--nodes 3 --unit 12K",
+        "--nodes 2 --mode basic",
+        "--nodes 7 --tree 2",
+    ] {
         assert_eq!(run(nodes), one, "{nodes}");
     }
 }
@@ -138,6 +146,10 @@ fn what_nodes_cannot_do_is_said() {
         ("crc32c {} --nodes 257", &["256"]),
         ("crc32c {} {} --nodes 2 --journal j", &["journal"]),
         ("crc32c {} --nodes 2 --trace t", &["--trace"]),
+        ("crc32c {} --tree 2", &["--tree", "--nodes"]),
+        ("crc32c {} --nodes 4 --tree 0", &["--tree 0", "two or more"]),
+        ("crc32c {} --cluster mpi --tree 1", &["--tree 1", "two or more"]),
+        ("crc32c {} --nodes 4 --tree 2 --mode basic", &["--tree", "--mode connector"]),
     ] {
         cellway(&format!("run {line}"), &[&input, &input]).failed(2, parts);
     }
@@ -288,6 +300,9 @@ fn processes_of_each_mpi_find_what_one_machine_finds() {
         let alone = run(1, line, &[&input]).unwrap();
         assert_eq!(alone.code, Some(2), "{}: {}", mpi.0, alone.stderr);
         assert!(alone.stderr.contains("start more processes by mpirun"), "{}", alone.stderr);
+        let line = "run wordcount {} --cluster mpi --tree 2 --block 64K --verbose";
+        let tree = run(5, line, &[&input]).unwrap();
+        assert!(tree.stdout == words && tree.stderr.contains("joined 3"), "{}", tree.stderr);
         run(3, "run identity {} {} --cluster mpi --block 64K", &[&input, &out]).unwrap().ok();
         assert!(fs::read(&out).unwrap() == fs::read(&input).unwrap(), "{}", mpi.0);
         fs::remove_file(&out).unwrap();
@@ -309,7 +324,11 @@ fn processes_keep_to_the_memory_that_they_say() {
         for process in 0..3 {
             let start = format!("process {process}: memory ");
             let said = run.stderr.lines().find_map(|line| line.strip_prefix(&start));
-            let said = said.unwrap_or_else(|| panic!("{line}: {}", run.stderr));
+            let Some(said) = said else {
+                // Who was sent nothing never heard how long units are.
+                assert!(process > 0 && line.contains("--ship"), "{line}: {}", run.stderr);
+                continue;
+            };
             let sizes: Vec<f64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
             let [begun, peak, bound] = sizes[..] else { panic!("{said}") };
             assert_eq!(said.matches("MiB").count(), 3, "{said}");
@@ -394,10 +413,15 @@ fn a_run_outlives_a_process_that_is_killed() {
     // As long as it takes to be killed.
     let (input, out) = (folder.file("in", &text(1 << 20).repeat(64)), folder.path("out"));
     let words = cellway("run wordcount {} --top 9", &[&input]).ok();
-    let told = ["run wordcount {} --top 9", "run identity {} {} --ship bytes"];
+    let told = [
+        "run wordcount {} --top 9",
+        "run identity {} {} --ship bytes",
+        // One that manages two others is killed.
+        "run wordcount {} --top 9 --tree 2",
+    ];
     // That one loses a node by a deadline of 10 s.
     for (mpi, lines, kills) in
-        [(SURVIVING, &told[..], kills()), (SURVIVING_BY_SILENCE, &told[1..], kills().div_ceil(5))]
+        [(SURVIVING, &told[..], kills()), (SURVIVING_BY_SILENCE, &told[1..2], kills().div_ceil(5))]
     {
         let Some(bin) = bin(mpi.0) else { continue };
         let (mut left, mut rounds) = (kills, 0..20 + 5 * kills);
@@ -409,8 +433,10 @@ fn a_run_outlives_a_process_that_is_killed() {
             let paths = [&*input, &*out];
             let paths = &paths[..1 + usize::from(writes)];
             let line = format!("{line} --cluster mpi --block 64K --accelerators 2 --verbose");
-            let child = mpirun(&bin, mpi.1, 4).args(arguments(&line, paths)).spawn().unwrap();
-            let victim = running(child.id(), 4, round, |which| 1 + which % 3);
+            let (processes, victims) = if line.contains("--tree") { (5, 1) } else { (4, 3) };
+            let mut command = mpirun(&bin, mpi.1, processes);
+            let child = command.args(arguments(&line, paths)).spawn().unwrap();
+            let victim = running(child.id(), processes, round, |which| 1 + which % victims);
             // It may have ended meanwhile.
             let is_there = victim.filter(|victim| computes(victim.as_raw_nonzero().get()));
             let killed = is_there.map(|victim| kill_process(victim, Signal::KILL));
@@ -458,13 +484,16 @@ fn a_manager_that_is_killed_goes_on_from_its_journal() {
         let writes = line.ends_with("{} {}");
         loop {
             let keep = if journal.exists() { "--resume" } else { "--journal" };
-            let mut command = mpirun(&bin, SURVIVING.1, 3);
+            // Who goes on may be of another shape.
+            let (processes, tree) = if kills.is_multiple_of(2) { (3, "") } else { (5, "--tree 2") };
+            let mut command = mpirun(&bin, SURVIVING.1, processes);
             let more = "--journal-every 0 --cluster mpi --block 16K --accelerators 1";
-            let line = format!("{line} {keep} {} {more}", journal.display());
+            let line = format!("{line} {keep} {} {more} {tree}", journal.display());
             let paths: [&Path; 2] = [&input, &out];
             let paths = &paths[..if writes { 2 } else { 1 }];
             let child = command.args(arguments(&line, paths)).spawn().unwrap();
-            let victim = running(child.id(), 3, moments.number(), |_| 0).filter(|_| kills > 0);
+            let victim =
+                running(child.id(), processes, moments.number(), |_| 0).filter(|_| kills > 0);
             if let Some(victim) = victim {
                 let _ = kill_process(victim, Signal::KILL);
             }

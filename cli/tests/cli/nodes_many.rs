@@ -42,11 +42,12 @@ fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
-const NODES: [&str; 6] = [
+const NODES: [&str; 7] = [
     "--nodes 1",
     "--nodes 2 --block 16K",
     "--nodes 5 --block 4K",
     "--nodes 3 --block 4K --unit 64K",
+    "--nodes 7 --block 4K --tree 2",
     "--nodes 3 --block 4K --mode basic",
     "--nodes 3 --block 8K --accelerators 2 --mode single",
 ];
@@ -112,7 +113,13 @@ fn sums_of_many_inputs_have_the_same_bits_whatever_the_nodes() {
         cellway(&line, &[&dir]).ok()
     };
     let one = run("--nodes 1");
-    for nodes in ["--nodes 2", "--nodes 5", "--nodes 3 --unit 12K", "--nodes 2 --mode basic"] {
+    for nodes in [
+        "--nodes 2",
+        "--nodes 5",
+        "--nodes 3 --unit 12K",
+        "--nodes 2 --mode basic",
+        "--nodes 7 --tree 2",
+    ] {
         assert_eq!(run(nodes), one, "{nodes}");
     }
 }

@@ -3,10 +3,14 @@
 
 mod compute;
 mod fetch;
+mod group;
 mod keep;
+mod layout;
 mod manage;
+mod merging;
 mod peer;
 mod ship;
+mod submanage;
 
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,16 +19,19 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crc_fast::{CrcAlgorithm, Digest};
+use serde_bytes::ByteBuf;
 use stream::{JournalError, Pieces, Stats};
 
 use crate::manager::MergeId;
 use crate::node::{Left, PATIENCE};
+use crate::submanager::BUFFERS;
 use crate::task::{Ended, Part, Task};
 use crate::transport::{Endpoint, TransportError, local};
 use crate::wire::Message;
-use crate::{Counters, Hello, JobError, JobSpec, LeaseId, NodeId, manager};
+use crate::{Counters, Epoch, Hello, JobError, JobSpec, LeaseId, NodeId, manager};
 use compute::SessionId;
-use manage::Held;
+use layout::Layout;
+use merging::Held;
 use peer::Peer;
 pub use ship::Ship;
 
@@ -40,6 +47,9 @@ pub struct Config {
     pub hello: Hello,
     /// Whether the manager's peer is a node too.
     pub manager_computes: bool,
+    /// How many peers each one manages, in a tree: the first the next so many, and so on
+    /// in the order of their numbers. None: the first manages all.
+    pub fanout: Option<u32>,
     /// How long the manager waits, when all is done, for nodes that have not said
     /// hello yet, and every peer for what it sent to leave.
     pub linger: Duration,
@@ -56,6 +66,7 @@ impl Default for Config {
             manager: manager::Config::default(),
             hello: Hello::default(),
             manager_computes: true,
+            fanout: None,
             linger: Duration::from_secs(5),
             patience: PATIENCE,
             ship: Ship::default(),
@@ -104,15 +115,32 @@ impl Config {
         if self.ship == Ship::Bytes && is_measured { ship::LEASE_BYTES_MAX.min(most) } else { most }
     }
 
-    /// The most memory in bytes that the manager of so many peers takes for results
-    /// of `task`, besides what its own node takes: two that are merged, those that wait,
-    /// and one for each buffer of a node.
+    /// The most memory in bytes that the managers of so many peers take for results of
+    /// `task`, all of them or that `of` one, besides what their own nodes take: two that are
+    /// merged, those that wait, and one for each buffer of a node. A group has several jobs
+    /// at a time. Who manages none takes nothing.
     #[must_use]
-    pub fn results_bytes(&self, task: &dyn Task, peers: u32) -> u64 {
+    pub fn results_bytes(&self, task: &dyn Task, peers: u32, of: Option<NodeId>) -> u64 {
         let config = self.fit(&[task]);
-        let buffers = u64::from(peers) * u64::from(config.hello.buffers);
-        let held = 2 + config.manager.backlog_max as u64 + buffers;
-        held.saturating_mul(task.part_bytes())
+        let layout = Layout::new(peers, self.fanout);
+        let has_group = |peer| peer != MANAGER && layout.below(peer).next().is_some();
+        let held = |manager: NodeId| {
+            let jobs = if manager == MANAGER { 1 } else { u64::from(BUFFERS) };
+            let below = layout.below(manager).map(|peer| match has_group(peer) {
+                true => u64::from(BUFFERS),
+                false => config.hello.buffers.into(),
+            });
+            let buffers = u64::from(config.hello.buffers) + below.sum::<u64>();
+            jobs * (2 + config.manager.backlog_max as u64) + buffers
+        };
+        let managers = layout.managers().filter(|manager| of.is_none_or(|of| of == *manager));
+        managers.map(held).sum::<u64>().saturating_mul(task.part_bytes())
+    }
+
+    /// How many of so many peers manage others below the first.
+    #[must_use]
+    pub fn groups(&self, peers: u32) -> usize {
+        Layout::new(peers, self.fanout).managers().count().saturating_sub(1)
     }
 
     /// The most memory in bytes that units which are sent take in the manager's process, where
@@ -338,6 +366,8 @@ enum Brought {
     Over(SessionId, Result<Box<Stats>, String>),
     /// And how long that took.
     Merged(MergeId, Result<Held, String>, Duration),
+    /// The result of a lease of the manager above.
+    Saved(Epoch, LeaseId, Result<ByteBuf, String>),
     /// What this peer put before it was asked is on the disk.
     Settled(u64, Result<(), String>),
     /// A record is, and the next is due then.
@@ -388,6 +418,23 @@ mod tests {
     use crate::task::RemoteTask;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn memory_is_counted_for_the_results_of_all_groups() {
+        let (kernel, progress) = (Crc32c::new(), Progress::default());
+        let task = RemoteTask::new(&kernel, "it", &Options::default(), &progress).unwrap();
+        let results = |fanout, of: Option<u32>| {
+            let mut config = Config { fanout, ..Config::default() };
+            config.manager.backlog_max = 10;
+            config.results_bytes(&task, 7, of.map(NodeId)) / task.part_bytes()
+        };
+        assert_eq!(results(None, None), 12 + 7 * 2);
+        // Its own node, and two groups of three leases; three jobs, and three nodes.
+        let (first, group) = (12 + 2 + 2 * 3, 3 * 12 + 3 * 2);
+        let found = [None, Some(0), Some(2), Some(3)].map(|of| results(Some(2), of));
+        assert_eq!(found, [first + 2 * group, first, group, 0]);
+        assert_eq!(Config { fanout: Some(2), ..Config::default() }.groups(7), 2);
+    }
 
     #[test]
     fn memory_is_counted_for_all_that_a_node_is_sent() {

@@ -41,7 +41,7 @@ impl Lease {
 }
 
 /// The version of these messages.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// What a node says of itself before it gets work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,13 +54,15 @@ pub struct Hello {
     pub buffers: u32,
     /// The most bytes of one lease; `u64::MAX` where a node reads for itself.
     pub buffer_bytes: u64,
+    /// Nodes that share each lease: 1, or those of a group.
+    pub nodes: u32,
 }
 
 impl Default for Hello {
-    /// Two buffers of any size.
+    /// One node with two buffers of any size.
     fn default() -> Self {
         let build = env!("CARGO_PKG_VERSION").to_owned();
-        Self { protocol: PROTOCOL, build, buffers: 2, buffer_bytes: u64::MAX }
+        Self { protocol: PROTOCOL, build, buffers: 2, buffer_bytes: u64::MAX, nodes: 1 }
     }
 }
 
@@ -114,6 +116,24 @@ pub enum ToManager<R> {
     Leaving { epoch: Epoch },
     /// It cannot do what it was given, and leaves: why, and what to do about it.
     Unfit { epoch: Epoch, why: String },
+}
+
+impl<R> ToManager<R> {
+    /// With another result, if it has one.
+    pub(crate) fn map<T>(self, result_of: impl FnOnce(Epoch, LeaseId, R) -> T) -> ToManager<T> {
+        match self {
+            Self::Hello(hello) => ToManager::Hello(hello),
+            Self::Ask { epoch, in_all } => ToManager::Ask { epoch, in_all },
+            Self::Result { epoch, lease, result } => {
+                let result = result_of(epoch, lease, result);
+                ToManager::Result { epoch, lease, result }
+            }
+            Self::Failed { epoch, lease, failure } => ToManager::Failed { epoch, lease, failure },
+            Self::Alive { epoch } => ToManager::Alive { epoch },
+            Self::Leaving { epoch } => ToManager::Leaving { epoch },
+            Self::Unfit { epoch, why } => ToManager::Unfit { epoch, why },
+        }
+    }
 }
 
 /// To a node.

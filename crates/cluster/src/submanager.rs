@@ -6,8 +6,8 @@
 //!
 //! *Buffers.* With three ([`BUFFERS`]) a group does not idle while the one above
 //! answers: of one lease the last units are out or merged, the next is given out, and
-//! one is on its way. [`Config::lease_bytes_max`] above is that of one node times the
-//! nodes of the group; the pace above is measured, and is that of the group.
+//! one is on its way. A lease is for all nodes of the group ([`Hello::nodes`]); the pace
+//! above is measured, and is that of the group.
 //!
 //! *Times.* [`Config::join_wait`] is to be a deadline or two: so long after its last
 //! node was lost a group gives its leases back and leaves, until nodes come.
@@ -103,6 +103,18 @@ impl<R> Submanager<R> {
             dues: [None; 2],
             timer: None,
         }
+    }
+
+    /// As [`Node::patience`].
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { node: self.node.patience(patience), ..self }
+    }
+
+    /// Whether a node is a member of the group.
+    #[must_use]
+    pub fn has_member(&self, node: NodeId) -> bool {
+        self.manager.has_member(node)
     }
 
     /// Tells of a job above, before its first lease; its units are those of leases.

@@ -43,6 +43,8 @@ pub struct Description {
     pub modified: (i64, i64),
     /// Bytes of a unit, whatever a node would choose by what it has cached.
     pub unit_bytes: u64,
+    /// As [`JobSpec::lease_units`].
+    pub lease_units: Option<u64>,
     /// Where a transform's blocks go; none where peers are threads of one process.
     #[serde(with = "as_bytes")]
     pub output: Option<PathBuf>,
@@ -128,7 +130,7 @@ impl Description {
     }
 
     /// The same, whatever input it has.
-    fn check_kernel(&self, theirs: &Self) -> Result<(), String> {
+    pub(crate) fn check_kernel(&self, theirs: &Self) -> Result<(), String> {
         let Self { kernel, parameters, .. } = self;
         if *kernel != theirs.kernel {
             return differs("kernel", kernel, &theirs.kernel);
@@ -260,7 +262,6 @@ pub struct KernelTask<'a, K: Kernel> {
     options: Options,
     plan: Plan,
     description: Description,
-    lease_units: Option<u64>,
     spool: Option<&'a Spool>,
     progress: &'a Progress,
 }
@@ -295,32 +296,22 @@ impl<'a, K: Kernel> KernelTask<'a, K> {
             body: (plan.body.start, plan.body.end - plan.body.start),
             modified: input.modified(),
             unit_bytes: plan.block_bytes,
+            lease_units: None,
             // Others may work in another folder.
             output: output.and_then(Output::shared_path).and_then(|path| absolute(path).ok()),
             shipped: Shipped::of(kernel, input).map_err(refused)?,
             list: None,
         };
         let options = Options { block_bytes: Some(plan.block_bytes), ..options.clone() };
-        let joined = OnceLock::new();
-        let (lease_units, spool) = (None, None);
-        Ok(Self {
-            kernel,
-            input,
-            output,
-            joined,
-            options,
-            plan,
-            description,
-            lease_units,
-            spool,
-            progress,
-        })
+        let (joined, spool) = (OnceLock::new(), None);
+        Ok(Self { kernel, input, output, joined, options, plan, description, spool, progress })
     }
 
     /// Leases have so many units, rounded down to a power of two, instead of what is measured.
     #[must_use]
-    pub fn lease_units(self, units: Option<u64>) -> Self {
-        Self { lease_units: units, ..self }
+    pub fn lease_units(mut self, units: Option<u64>) -> Self {
+        self.description.lease_units = units;
+        self
     }
 
     /// Where the kernel writes, a [`Spooled`](stream::Spooled): nodes join the manager's.
@@ -441,7 +432,7 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
             units: self.plan.units.unwrap_or(0),
             unit_bytes: self.plan.block_bytes,
             merging: merging(self.kernel),
-            lease_units: self.lease_units,
+            lease_units: self.description.lease_units,
         }
     }
 
@@ -513,6 +504,7 @@ impl Description {
                 body,
                 modified,
                 unit_bytes: 1 << 20,
+                lease_units: None,
                 output: output.map(|path| std::ffi::OsString::from_vec(path).into()),
                 shipped: shipped.map(|(len_bytes, head)| Shipped {
                     len_bytes,

@@ -21,9 +21,11 @@ pub enum Message {
     Settle(u64),
     /// It is, or why not.
     Settled(u64, Option<String>),
-    /// To a manager, by a node that does not read for itself: for bytes of the input of a
-    /// lease that it has.
+    /// To the manager of all, by a node that does not read for itself: for bytes of the input
+    /// of a lease that it has.
     Fetch {
+        /// The lease's job.
+        job: JobId,
         /// Which lease.
         lease: LeaseId,
         /// Where they are.
@@ -40,6 +42,8 @@ pub enum Message {
         /// Or why there are none.
         bytes: Result<ByteBuf, String>,
     },
+    /// To a node of another manager, by that of all: what it asked for cannot be read.
+    Unread,
 }
 
 /// What came is no message: it was cut or changed on the way, or is another program's.
@@ -170,11 +174,10 @@ mod tests {
             (any::<u64>(), Description::any()).prop_map(|(job, of)| Message::Job(JobId(job), of)),
             any::<u64>().prop_map(Message::Settle),
             any::<(u64, Option<String>)>().prop_map(|(of, why)| Message::Settled(of, why)),
-            (lease(), any::<u64>(), any::<u64>()).prop_map(|(lease, offset, len)| Message::Fetch {
-                lease,
-                offset,
-                len
-            }),
+            (any::<u64>(), lease(), any::<u64>(), any::<u64>()).prop_map(
+                |(job, lease, offset, len)| Message::Fetch { job: JobId(job), lease, offset, len }
+            ),
+            Just(Message::Unread),
             (lease(), any::<u64>(), bytes).prop_map(|(lease, offset, bytes)| Message::Fetched {
                 lease,
                 offset,

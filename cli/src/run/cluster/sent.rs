@@ -94,7 +94,9 @@ impl Nodes {
             let (units, unit_bytes) = (plan.units.unwrap_or(0), plan.block_bytes);
             let lease_units = args.cluster.lease_units(units, unit_bytes, self.count());
             let spec = JobSpec { units, unit_bytes, lease_units, ..task.spec() };
-            self.may_take(floor_bytes + plan.memory_bytes + config.node_bytes(&task, spec));
+            let results_bytes = config.results_bytes(&task, self.count(), self.own());
+            let own_bytes = plan.memory_bytes + config.node_bytes(&task, spec);
+            self.may_take(floor_bytes + own_bytes + results_bytes);
         }
         Ok(())
     }

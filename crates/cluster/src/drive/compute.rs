@@ -10,7 +10,8 @@ use serde_bytes::ByteBuf;
 use stream::Stats;
 
 use super::fetch::{Came, Fetch};
-use super::{Bring, Brought, ClusterError, Config, MANAGER, OWN_MAX, caught};
+use super::keep::Settler;
+use super::{Bring, Brought, ClusterError, Config, OWN_MAX, caught};
 use crate::node::{Action, Event, Left};
 use crate::task::{Description, Ended, Session, Task};
 use crate::wire::{Message, RESULT_BYTES_MAX};
@@ -43,6 +44,8 @@ struct Given {
 
 pub(super) struct Compute<'scope, 'env> {
     own: NodeId,
+    /// Of this peer, or another.
+    manager: NodeId,
     node: Node,
     tasks: &'env [&'env dyn Task],
     actions: Vec<Action<ByteBuf>>,
@@ -52,8 +55,8 @@ pub(super) struct Compute<'scope, 'env> {
     fetch: Fetch,
     /// On accelerators, at what is worked at.
     beside: Option<Works<'env>>,
-    /// On the peer's own thread. Others wait for that of the manager's peer, and all end
-    /// with it where a unit hangs, so there it has none.
+    /// On the peer's own thread. Others wait for that of a manager's peer, and end with it
+    /// where a unit hangs, so there it has none.
     own_thread: Option<Works<'env>>,
     /// What a unit took last, in seconds, of which job.
     unit_took: Option<(JobId, f64)>,
@@ -66,15 +69,14 @@ pub(super) struct Compute<'scope, 'env> {
     given: BTreeMap<LeaseId, Given>,
     left: Option<Left>,
     timer: Option<Duration>,
-    /// What is brought to the disk, by the number it was asked for by, and the last such.
-    settling: Option<(u64, u64)>,
+    settler: Settler<'scope, 'env>,
     bring: Bring,
     scope: &'scope Scope<'scope, 'env>,
 }
 
 impl<'scope, 'env> Compute<'scope, 'env> {
     pub(super) fn new(
-        own: NodeId,
+        (own, manager): (NodeId, NodeId),
         tasks: &'env [&'env dyn Task],
         config: &Config,
         bring: Bring,
@@ -82,6 +84,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     ) -> Self {
         Self {
             own,
+            manager,
             node: Node::new(config.hello.clone()).patience(config.patience),
             tasks,
             actions: Vec::new(),
@@ -96,7 +99,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             given: BTreeMap::new(),
             left: None,
             timer: None,
-            settling: None,
+            settler: Settler::new(tasks, bring.clone(), scope),
             bring,
             scope,
         }
@@ -104,6 +107,22 @@ impl<'scope, 'env> Compute<'scope, 'env> {
 
     pub(super) fn start(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
         self.on(now, Event::Start, out);
+    }
+
+    /// Joins another manager, for its own is lost.
+    pub(super) fn join(
+        &mut self,
+        now: Duration,
+        manager: NodeId,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        (self.manager, self.left) = (manager, None);
+        self.start(now, out);
+    }
+
+    /// Whether its manager is lost.
+    pub(super) fn is_orphan(&self) -> bool {
+        self.left == Some(Left::Lost)
     }
 
     pub(super) fn told(
@@ -143,13 +162,9 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     }
 
     /// The manager is gone: it was lost, or has ended.
-    pub(super) fn lost(
-        &mut self,
-        now: Duration,
-        how: Event<ByteBuf>,
-        out: &mut Vec<(NodeId, Message)>,
-    ) {
-        self.on(now, how, out);
+    pub(super) fn lost(&mut self, now: Duration, why: Left, out: &mut Vec<(NodeId, Message)>) {
+        let event = if why == Left::Lost { Event::Lost } else { Event::Ended };
+        self.on(now, event, out);
     }
 
     /// Whether this node can do that job.
@@ -229,31 +244,14 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         }
     }
 
-    /// Brings what was put here to the disk, aside, for that may take long: once at a time,
-    /// and again for who asked later.
+    /// Brings what was put here to the disk.
     pub(super) fn settle(&mut self, number: u64) {
-        match &mut self.settling {
-            Some((_, asked)) => *asked = number.max(*asked),
-            None => self.begin_to_settle(number),
-        }
+        self.settler.settle(number);
     }
 
     /// It is there, or not.
     pub(super) fn settled(&mut self) {
-        if let Some((begun, asked)) = self.settling.take()
-            && asked > begun
-        {
-            self.begin_to_settle(asked);
-        }
-    }
-
-    fn begin_to_settle(&mut self, number: u64) {
-        self.settling = Some((number, number));
-        let (tasks, bring) = (self.tasks, self.bring.clone());
-        self.scope.spawn(move || {
-            let settle = || tasks.iter().try_for_each(|task| task.settle());
-            bring.bring(Brought::Settled(number, caught("an output", settle)));
-        });
+        self.settler.settled();
     }
 
     /// What this thread is to compute, in steps.
@@ -330,7 +328,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
                     ToManager::Result { lease, .. } => Some(*lease),
                     _ => None,
                 };
-                out.push((MANAGER, Message::ToManager(message)));
+                out.push((self.manager, Message::ToManager(message)));
                 if let Some(lease) = sent {
                     self.on(now, Event::Sent(lease), out);
                 }
@@ -401,7 +399,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         let is_short = self.unit_took.is_some_and(|(of, took)| {
             of == job && took * lease.units as f64 <= OWN_MAX.as_secs_f64()
         });
-        if is_short && self.own != MANAGER && task.can_step() {
+        if is_short && self.own != self.manager && task.can_step() {
             let begun = match self.own_thread.take() {
                 Some(begun) => begun,
                 None => self.begin(kind, task, Bring::leave)?,
@@ -446,34 +444,5 @@ impl Drop for Compute<'_, '_> {
     /// The accelerators of a peer that fails end too.
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::task::Waker;
-
-    use super::*;
-
-    #[test]
-    fn one_settles_at_a_time_and_the_last_asked_for_is_next() {
-        let (to, brought) = mpsc::channel();
-        std::thread::scope(|scope| {
-            let bring = Bring { to, waker: Waker::noop().clone() };
-            let mut compute = Compute::new(NodeId(1), &[], &Config::default(), bring, scope);
-            for number in [1, 1, 2, 1, 3] {
-                compute.settle(number);
-            }
-            for wanted in [1, 3] {
-                let number = match brought.recv() {
-                    Ok(Brought::Settled(number, Ok(()))) => number,
-                    _ => panic!("nothing is settled"),
-                };
-                assert_eq!(number, wanted);
-                compute.settled();
-            }
-        });
-        assert!(brought.recv().is_err(), "it was settled once more");
     }
 }

@@ -158,12 +158,12 @@ impl Fetch {
     pub(super) fn ask(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
         for (id, sent) in &mut self.sent {
             while sent.next < sent.range.end && self.awaited.len() < WINDOW {
-                let (lease, offset) = (*id, sent.next);
+                let (job, lease, offset) = (sent.job, *id, sent.next);
                 let len = CHUNK_BYTES.min(sent.range.end - offset);
                 sent.since.get_or_insert(now);
                 sent.next += len;
                 self.awaited.insert((lease, offset));
-                out.push((MANAGER, Message::Fetch { lease, offset, len }));
+                out.push((MANAGER, Message::Fetch { job, lease, offset, len }));
             }
         }
     }
@@ -277,7 +277,10 @@ mod tests {
         let mut out = Vec::new();
         fetch.ask(Duration::ZERO, &mut out);
         let asked = out.into_iter().map(|(_, message)| match message {
-            Message::Fetch { lease, offset, len } => (lease, offset, len),
+            Message::Fetch { job, lease, offset, len } => {
+                assert_eq!(job, JobId(0));
+                (lease, offset, len)
+            }
             other => panic!("{other:?}"),
         });
         asked.collect()

@@ -161,6 +161,11 @@ impl Keep {
         self.returned.insert(node);
     }
 
+    /// A node comes from a manager that is lost, to which it brought results before.
+    pub(super) fn joined(&mut self, node: NodeId) {
+        self.returned.insert(node);
+    }
+
     /// Units of a job whose results are empty are done.
     pub(super) fn done(&mut self, job: JobId, units: Units) {
         self.done.entry(job).or_default().add_all(units);
@@ -262,11 +267,80 @@ impl Keep {
     }
 }
 
+/// Brings what this process put to the disk, aside, for that may take long: once at a time,
+/// and again for who asked meanwhile.
+pub(super) struct Settler<'scope, 'env> {
+    tasks: &'env [&'env dyn Task],
+    bring: Bring,
+    scope: &'scope Scope<'scope, 'env>,
+    /// By which number it was asked for, and the last such.
+    under_way: Option<(u64, u64)>,
+}
+
+impl<'scope, 'env> Settler<'scope, 'env> {
+    pub(super) fn new(
+        tasks: &'env [&'env dyn Task],
+        bring: Bring,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Self {
+        Self { tasks, bring, scope, under_way: None }
+    }
+
+    /// Then [`Brought::Settled`] comes, by the number of who asked.
+    pub(super) fn settle(&mut self, number: u64) {
+        match &mut self.under_way {
+            Some((_, asked)) => *asked = number.max(*asked),
+            None => self.begin(number),
+        }
+    }
+
+    /// It has come.
+    pub(super) fn settled(&mut self) {
+        if let Some((begun, asked)) = self.under_way.take()
+            && asked > begun
+        {
+            self.begin(asked);
+        }
+    }
+
+    fn begin(&mut self, number: u64) {
+        self.under_way = Some((number, number));
+        let (tasks, bring) = (self.tasks, self.bring.clone());
+        self.scope.spawn(move || {
+            let settle = || tasks.iter().try_for_each(|task| task.settle());
+            bring.bring(Brought::Settled(number, caught("an output", settle)));
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn one_settles_at_a_time_and_the_last_asked_for_is_next() {
+        let (to, brought) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let bring = Bring { to, waker: Waker::noop().clone() };
+            let mut settler = Settler::new(&[], bring, scope);
+            for number in [1, 1, 2, 1, 3] {
+                settler.settle(number);
+            }
+            for wanted in [1, 3] {
+                let number = match brought.recv() {
+                    Ok(Brought::Settled(number, Ok(()))) => number,
+                    _ => panic!("nothing is settled"),
+                };
+                assert_eq!(number, wanted);
+                settler.settled();
+            }
+        });
+        assert!(brought.recv().is_err(), "it was settled once more");
+    }
 
     #[test]
     fn only_who_was_asked_last_has_settled() {

@@ -1,90 +1,30 @@
-//! The manager of a peer: it sends what was decided, and merges, on a thread of its
-//! own what takes long.
+//! The manager of all: it sends what was decided, and knows what came of the jobs.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::{self, Sender};
+use std::collections::BTreeMap;
 use std::thread::Scope;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_bytes::ByteBuf;
 
 use stream::Piece;
 
+use super::group::Group;
 use super::keep::{Keep, Step, Units};
-use super::ship::Shipper;
-use super::{Bring, Brought, ClusterError, MANAGER, OWN_MAX, Report, caught};
+use super::layout::Layout;
+use super::merging::{Held, Merges, Pair};
+use super::ship::{Asked, Shipper};
+use super::{Bring, ClusterError, MANAGER, Report, caught};
 use crate::manager::{Action, Config, Event, MergeId, Merging};
-use crate::task::{Part, Task};
+use crate::task::Task;
 use crate::wire::Message;
-use crate::{Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager, ToNode};
-
-/// The result of a lease.
-#[derive(Debug)]
-pub(super) struct Held {
-    what: What,
-    /// Of these, where that is kept.
-    units: Units,
-}
-
-#[derive(Debug)]
-enum What {
-    /// As it came.
-    Saved(ByteBuf),
-    /// As it was merged.
-    Part(Part),
-}
-
-impl Held {
-    fn load(self, task: &dyn Task) -> Result<Part, String> {
-        match self.what {
-            What::Saved(saved) => task.load(&saved),
-            What::Part(part) => Ok(part),
-        }
-    }
-
-    fn merge(mut self, mut from: Self, task: &dyn Task) -> Result<Self, String> {
-        let mut units = std::mem::take(&mut self.units);
-        units.add_all(std::mem::take(&mut from.units));
-        let part = task.merge(self.load(task)?, from.load(task)?)?;
-        Ok(Self { what: What::Part(part), units })
-    }
-
-    fn piece(&self, job: JobId, task: &dyn Task) -> Result<Piece, String> {
-        let part = match &self.what {
-            What::Saved(saved) => saved.to_vec(),
-            What::Part(part) => task.save(part)?,
-        };
-        Ok(Piece { job: job.0, units: self.units.ranges().to_vec(), part })
-    }
-}
-
-/// Two results to be merged.
-struct Pair {
-    id: MergeId,
-    job: usize,
-    into: Held,
-    from: Held,
-}
-
-impl Pair {
-    fn merged(self, tasks: &[&dyn Task]) -> Brought {
-        let Self { id, job, into, from } = self;
-        let began = Instant::now();
-        let merged = caught("a merge", || {
-            let task = tasks.get(job).ok_or("there is no such job")?;
-            into.merge(from, *task)
-        });
-        Brought::Merged(id, merged, began.elapsed())
-    }
-}
+use crate::{Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager};
 
 pub(super) struct Manage<'env> {
     manager: Manager<Held>,
     tasks: &'env [&'env dyn Task],
     actions: Vec<Action<Held>>,
-    merges: Sender<Pair>,
-    /// Merges under way, and those that wait for a record.
-    merging: usize,
+    merges: Merges<'env>,
+    /// Those that wait for a record.
     held_back: Vec<Pair>,
     keep: Option<Keep>,
     /// Whether all jobs are there, and no end was told of yet.
@@ -92,49 +32,34 @@ pub(super) struct Manage<'env> {
     /// Why this cannot go on.
     failure: Option<String>,
     shipper: Shipper,
-    /// How long the last merge took.
-    merge_took: Duration,
-    bring: Bring,
     timer: Option<Duration>,
     results: BTreeMap<JobId, Result<Option<Held>, JobError>>,
-    /// Which jobs a node knows.
-    told: BTreeSet<(NodeId, JobId)>,
-    /// Peers that were not told yet that all is done.
-    expected: BTreeSet<NodeId>,
-    /// When to wait for them no more.
-    ends: Option<Duration>,
+    layout: Layout,
+    group: Group,
 }
 
 impl<'env> Manage<'env> {
     pub(super) fn new<'scope>(
         tasks: &'env [&'env dyn Task],
         config: Config,
-        peers: u32,
-        bring: Bring,
+        layout: Layout,
+        bring: &Bring,
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
-        let shipper = Shipper::new(tasks, bring.clone(), scope);
-        let (merges, pairs) = mpsc::channel::<Pair>();
-        let brings = bring.clone();
-        scope.spawn(move || pairs.into_iter().for_each(|pair| brings.bring(pair.merged(tasks))));
         Self {
             manager: Manager::new(config),
             tasks,
             actions: Vec::new(),
-            merges,
-            merging: 0,
+            merges: Merges::new(tasks, bring.clone(), scope),
             held_back: Vec::new(),
             keep: None,
             is_submitted: false,
             failure: None,
-            shipper,
-            merge_took: Duration::MAX,
-            bring,
+            shipper: Shipper::new(tasks, bring.clone(), scope),
             timer: None,
             results: BTreeMap::new(),
-            told: BTreeSet::new(),
-            expected: (0..peers).map(NodeId).filter(|peer| *peer != MANAGER).collect(),
-            ends: None,
+            layout,
+            group: Group::new(layout.below(MANAGER)),
         }
     }
 
@@ -171,14 +96,14 @@ impl<'env> Manage<'env> {
         if let Some(keep) = self.keep.as_mut().filter(|_| is_empty) {
             keep.done(job, units.clone());
         }
-        Held { what: What::Saved(saved), units }
+        Held::new(saved, units)
     }
 
     /// One that comes from a node.
     fn returned(&mut self, node: NodeId, epoch: Epoch, lease: LeaseId, saved: ByteBuf) -> Held {
         let counts = self.keep.as_ref().and_then(|_| self.manager.counts(node, epoch, lease));
         let Some(Lease { job, first, units, .. }) = counts else {
-            return Held { what: What::Saved(saved), units: Units::default() };
+            return Held::new(saved, Units::default());
         };
         if let Some(keep) = &mut self.keep {
             keep.returned(node);
@@ -231,7 +156,7 @@ impl<'env> Manage<'env> {
         }
         let Some(keep) = &mut self.keep else { return };
         let manager = &self.manager;
-        match keep.next(now, self.merging, |node| manager.has_member(node)) {
+        match keep.next(now, self.merges.running(), |node| manager.has_member(node)) {
             Step::None => {}
             Step::Ask(nodes, number) => {
                 out.extend(nodes.into_iter().map(|node| (node, Message::Settle(number))));
@@ -278,12 +203,7 @@ impl<'env> Manage<'env> {
         if self.keep.as_ref().is_some_and(Keep::holds_back) {
             return self.held_back.push(pair);
         }
-        self.merging += 1;
-        if self.merge_took <= OWN_MAX {
-            return self.bring.leave(pair.merged(self.tasks));
-        }
-        // Its thread ends after this.
-        let _ = self.merges.send(pair);
+        self.merges.merge(pair);
     }
 
     pub(super) fn heard(
@@ -293,30 +213,22 @@ impl<'env> Manage<'env> {
         message: ToManager<ByteBuf>,
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        let message = match message {
-            ToManager::Result { epoch, lease, result } => {
-                let result = self.returned(node, epoch, lease, result);
-                ToManager::Result { epoch, lease, result }
+        match &message {
+            ToManager::Unfit { .. } => self.group.leaves(node),
+            // What it put before, others told of.
+            ToManager::Hello(_) if self.layout.above(node) != MANAGER => {
+                self.keep.iter_mut().for_each(|keep| keep.joined(node));
             }
-            ToManager::Hello(hello) => ToManager::Hello(hello),
-            ToManager::Ask { epoch, in_all } => ToManager::Ask { epoch, in_all },
-            ToManager::Failed { epoch, lease, failure } => {
-                ToManager::Failed { epoch, lease, failure }
-            }
-            ToManager::Alive { epoch } => ToManager::Alive { epoch },
-            ToManager::Leaving { epoch } => ToManager::Leaving { epoch },
-            ToManager::Unfit { epoch, why } => {
-                self.expected.remove(&node);
-                ToManager::Unfit { epoch, why }
-            }
-        };
+            _ => {}
+        }
+        let message = message.map(|epoch, lease, saved| self.returned(node, epoch, lease, saved));
         self.on(now, Event::From(node, message), out);
     }
 
-    /// A node asks for bytes of a lease.
-    pub(super) fn fetch(&mut self, node: NodeId, lease: LeaseId, offset: u64, len: u64) {
-        let job = self.manager.job_of(node, lease);
-        self.shipper.ask(node, job, (lease, offset, len));
+    /// A node asks for bytes, its own or one of another manager.
+    pub(super) fn fetch(&mut self, mut asked: Asked) {
+        asked.job = asked.job.filter(|job| !self.results.contains_key(job));
+        self.shipper.ask(asked);
     }
 
     /// They were read.
@@ -324,13 +236,31 @@ impl<'env> Manage<'env> {
         self.shipper.answered(node);
     }
 
-    /// Nothing of `node` that is under way counts any more.
-    pub(super) fn fence(&mut self, now: Duration, node: NodeId, out: &mut Vec<(NodeId, Message)>) {
+    /// Nothing of `node` that is under way counts any more; whether it is a member.
+    pub(super) fn fence(
+        &mut self,
+        now: Duration,
+        node: NodeId,
+        out: &mut Vec<(NodeId, Message)>,
+    ) -> bool {
+        let is_member = self.manager.has_member(node);
         self.on(now, Event::Lost(node), out);
+        is_member
     }
 
-    pub(super) fn lost(&mut self, now: Duration, node: NodeId, out: &mut Vec<(NodeId, Message)>) {
-        self.expected.remove(&node);
+    /// A peer is gone; those of which it was the manager will come.
+    pub(super) fn lost(
+        &mut self,
+        now: Duration,
+        node: NodeId,
+        orphans: impl Iterator<Item = NodeId>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        self.group.leaves(node);
+        // At the end they were told before it went, or may go too.
+        if !self.manager.is_drained() {
+            self.group.expect(orphans);
+        }
         self.on(now, Event::Lost(node), out);
     }
 
@@ -341,8 +271,7 @@ impl<'env> Manage<'env> {
         (result, took): (Result<Held, String>, Duration),
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        self.merging -= 1;
-        self.merge_took = took;
+        self.merges.merged(took);
         self.on(now, Event::Merged(merge, result), out);
     }
 
@@ -356,17 +285,16 @@ impl<'env> Manage<'env> {
 
     /// When there is something to be done though nothing happens.
     pub(super) fn due(&mut self, now: Duration, linger: Duration) -> Option<Duration> {
-        if self.manager.is_drained() && self.ends.is_none() {
-            self.ends = Some(now.saturating_add(linger));
+        if self.manager.is_drained() {
+            self.group.ends(now, linger);
         }
         let of_record = self.keep.as_ref().and_then(Keep::due);
-        [self.timer, self.ends, of_record].into_iter().flatten().min()
+        [self.timer, self.group.due(), of_record].into_iter().flatten().min()
     }
 
     /// Whether all is done, and everybody knows.
     pub(super) fn is_over(&self, now: Duration) -> bool {
-        let is_late = self.ends.is_some_and(|ends| ends <= now);
-        self.manager.is_drained() && (self.expected.is_empty() || is_late)
+        self.manager.is_drained() && self.group.is_over(now)
     }
 
     pub(super) fn end(mut self) -> Result<Report, ClusterError> {
@@ -398,21 +326,9 @@ impl<'env> Manage<'env> {
     fn carry_out(&mut self, action: Action<Held>, out: &mut Vec<(NodeId, Message)>) {
         match action {
             Action::Tell(node, message) => {
-                match &message {
-                    ToNode::Welcome { .. } => self.told.retain(|(of, _)| *of != node),
-                    ToNode::Lease { lease, .. } => {
-                        let task = self.tasks.get(lease.job.0 as usize);
-                        if let Some(task) = task.filter(|_| self.told.insert((node, lease.job))) {
-                            let description = task.description().clone();
-                            out.push((node, Message::Job(lease.job, description)));
-                        }
-                    }
-                    ToNode::Refused(_) | ToNode::Dismissed { .. } => {
-                        self.expected.remove(&node);
-                    }
-                    ToNode::Withdraw { .. } | ToNode::Fenced { .. } | ToNode::Alive { .. } => {}
-                }
-                out.push((node, Message::ToNode(message)));
+                let task = |job: JobId| self.tasks.get(job.0 as usize);
+                let description_of = |job| task(job).map(|task| task.description());
+                self.group.tell(node, message, description_of, out);
             }
             Action::Merge { id, job, into, from } => {
                 self.merge(Pair { id, job: job.0 as usize, into, from });

@@ -1,6 +1,6 @@
 //! One peer's loop: what comes in goes to its manager and its node, what they say goes out.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::{self, Receiver};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -11,10 +11,13 @@ use stream::{Piece, Pieces, StreamError};
 
 use super::compute::{Compute, Worked, Works};
 use super::keep::Keep;
+use super::layout::Layout;
 use super::manage::Manage;
+use super::ship::Asked;
+use super::submanage::Submanage;
 use super::{Bring, Brought, ClusterError, Config, Farewell, MANAGER, Ran, Report, caught};
 use crate::NodeId;
-use crate::node::Event;
+use crate::node::Left;
 use crate::task::Task;
 use crate::transport::{Endpoint, Received};
 use crate::wire::{Message, Packet};
@@ -27,14 +30,20 @@ const AHEAD_MAX: u32 = 1 << 16;
 const LOOK_AFTER: Duration = Duration::from_micros(10);
 const IDLE_MAX: Duration = Duration::from_micros(200);
 
-/// One peer.
+/// One peer: the manager of all or of a group, or none, and a node.
 pub(super) struct Peer<'scope, 'env> {
     endpoint: Box<dyn Endpoint>,
     started: Instant,
     linger: Duration,
+    layout: Layout,
+    /// The peer of its manager; of the first its own.
+    above: NodeId,
+    /// Those that are gone.
+    lost: BTreeSet<NodeId>,
     manage: Option<Manage<'env>>,
     /// What the manager keeps, till it starts.
     kept: Option<(Keep, Vec<Piece>)>,
+    submanage: Option<Submanage<'scope, 'env>>,
     compute: Option<Compute<'scope, 'env>>,
     brought: Receiver<Brought>,
     /// From this peer to itself.
@@ -55,25 +64,36 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let (to, brought) = mpsc::channel();
         let bring = Bring { to, waker: endpoint.waker() };
         let (own, peers) = (endpoint.own(), endpoint.peers());
-        let manages = own == MANAGER;
-        let mut manager = config.manager.clone();
+        let layout = Layout::new(peers, config.fanout);
+        let (above, manages) = (layout.above(own), own == MANAGER);
+        let mut config = config.clone();
         // Of these all may be there, whatever the limit for those that come later.
-        manager.nodes_max = manager.nodes_max.max(peers as usize);
-        let manage = manages.then(|| Manage::new(tasks, manager, peers, bring.clone(), scope));
+        config.manager.nodes_max = config.manager.nodes_max.max(peers as usize);
+        let config = &config;
+        let manage =
+            manages.then(|| Manage::new(tasks, config.manager.clone(), layout, &bring, scope));
+        let has_group = !manages && layout.below(own).next().is_some();
+        let submanage =
+            has_group.then(|| Submanage::new(own, layout, tasks, config, bring.clone(), scope));
         let again = config.manager.heartbeat();
         let journal = journal.filter(|_| manages);
         let kept = journal.map(|journal| Keep::new(tasks, journal, again, bring.clone(), scope));
         let kept = kept.transpose()?;
         let computes = !manages || config.manager_computes;
-        let compute = computes.then(|| Compute::new(own, tasks, config, bring, scope));
+        let nodes = (own, if has_group { own } else { above });
+        let compute = computes.then(|| Compute::new(nodes, tasks, config, bring, scope));
         let (started, linger) = (Instant::now(), config.linger);
         let (to_self, ahead, quiet) = (VecDeque::new(), 0, 0);
         Ok(Self {
             endpoint,
             started,
             linger,
+            layout,
+            above,
+            lost: BTreeSet::new(),
             manage,
             kept,
+            submanage,
             compute,
             brought,
             to_self,
@@ -102,6 +122,9 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         if let Some(manage) = &mut self.manage {
             manage.start(now, self.kept.take(), &mut out);
         }
+        if let Some(submanage) = &mut self.submanage {
+            submanage.start(now, &mut out);
+        }
         if let Some(compute) = &mut self.compute {
             compute.start(now, &mut out);
         }
@@ -119,7 +142,9 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         }
         let worked = self.compute.take().map(Compute::end).transpose();
         let report = self.manage.take().map(Manage::end).transpose();
-        Ok((report?, worked?.unwrap_or_default()))
+        let group = self.submanage.take().map(Submanage::end).transpose();
+        let (stats, unfit) = worked?.unwrap_or_default();
+        Ok((report?, (stats, unfit.or(group?.flatten()))))
     }
 
     /// Goes on, while this thread computes too.
@@ -224,8 +249,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 }
                 Err(_) => self.garbled(from, out),
             },
-            Received::Left(peer) => self.lost(peer, Event::Ended, out),
-            Received::Lost(peer) => self.lost(peer, Event::Lost, out),
+            Received::Left(peer) => self.lost(peer, Left::Dismissed, out),
+            Received::Lost(peer) => self.lost(peer, Left::Lost, out),
             Received::Nothing => {}
         }
         Ok(())
@@ -236,7 +261,11 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     }
 
     fn is_over(&self) -> bool {
-        let still_manages = self.manage.as_ref().is_some_and(|manage| !manage.is_over(self.now()));
+        let still_manages = match (&self.manage, &self.submanage) {
+            (Some(manage), _) => !manage.is_over(self.now()),
+            (None, Some(submanage)) => !submanage.is_over(self.now()),
+            (None, None) => false,
+        };
         !still_manages && self.compute.as_ref().is_none_or(Compute::is_over)
     }
 
@@ -259,91 +288,137 @@ impl<'scope, 'env> Peer<'scope, 'env> {
 
     fn message(&mut self, from: NodeId, message: Message, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
-        match message {
-            Message::ToManager(message) => {
-                if let Some(manage) = &mut self.manage {
-                    manage.heard(now, from, message, out);
+        let is_own = from == self.endpoint.own();
+        // What the manager above says is for the group, if there is one.
+        let group = self.submanage.as_mut().filter(|_| !is_own);
+        let is_of_manager = is_own || from == self.above;
+        match (message, &mut self.manage, group, &mut self.compute) {
+            (Message::ToManager(message), Some(manage), ..) => {
+                manage.heard(now, from, message, out);
+            }
+            (Message::ToManager(message), None, ..) => {
+                if let Some(submanage) = &mut self.submanage {
+                    submanage.heard(now, from, message, out);
                 }
             }
-            Message::ToNode(message) if from == MANAGER => {
-                if let Some(compute) = &mut self.compute {
-                    compute.told(now, message, out);
-                }
+            (Message::Settled(number, failed), Some(manage), ..) => {
+                manage.settled(now, from, (number, failed), out);
             }
-            Message::Job(job, description) if from == MANAGER => {
-                if let Some(compute) = &mut self.compute {
-                    compute.job(job, &description);
-                }
+            (Message::Settled(number, failed), None, Some(group), _) => {
+                group.settled(from, (number, failed), out);
             }
-            Message::Settle(number) if from == MANAGER => {
-                if let Some(compute) = &mut self.compute {
-                    compute.settle(number);
-                }
+            (Message::Fetch { job, lease, offset, len }, Some(manage), ..) => {
+                manage.fetch(Asked { node: from, job: Some(job), lease, offset, len });
             }
-            Message::Settled(number, failed) => {
-                if let Some(manage) = &mut self.manage {
-                    manage.settled(now, from, (number, failed), out);
-                }
+            (Message::Fetched { lease, offset, bytes }, .., Some(compute)) if from == MANAGER => {
+                let bytes = bytes.map(ByteBuf::into_vec);
+                compute.fetched(now, (lease, offset), bytes, out);
             }
-            Message::Fetch { lease, offset, len } => {
-                if let Some(manage) = &mut self.manage {
-                    manage.fetch(from, lease, offset, len);
-                }
+            (Message::Unread, .., Some(compute)) if from == MANAGER => compute.garbled(now, out),
+            // Of one that is this peer's manager no more.
+            _ if !is_of_manager => {}
+            (Message::ToNode(message), _, Some(group), _) => group.told(now, message, out),
+            (Message::ToNode(message), .., Some(compute)) => compute.told(now, message, out),
+            (Message::Job(job, description), _, Some(group), _) => {
+                group.job(now, job, description, out);
             }
-            Message::Fetched { lease, offset, bytes } if from == MANAGER => {
-                if let Some(compute) = &mut self.compute {
-                    let bytes = bytes.map(ByteBuf::into_vec);
-                    compute.fetched(now, (lease, offset), bytes, out);
-                }
-            }
-            Message::ToNode(_)
-            | Message::Job(..)
-            | Message::Settle(_)
-            | Message::Fetched { .. } => {}
+            (Message::Job(job, description), .., Some(compute)) => compute.job(job, &description),
+            (Message::Settle(number), _, Some(group), _) => group.settle(number, out),
+            (Message::Settle(number), .., Some(compute)) => compute.settle(number),
+            _ => {}
         }
     }
 
     /// What was lost with it nobody knows: who sent it, or got it, begins anew.
     fn garbled(&mut self, from: NodeId, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
-        if let Some(manage) = &mut self.manage {
-            manage.fence(now, from, out);
+        if let Some(manage) = &mut self.manage
+            && !manage.fence(now, from, out)
+        {
+            out.push((from, Message::Unread));
         }
-        if let Some(compute) = self.compute.as_mut().filter(|_| from == MANAGER) {
+        if let Some(submanage) = &mut self.submanage {
+            submanage.fence(now, from, out);
+            if from == self.above {
+                submanage.garbled(now, out);
+            }
+        }
+        // The manager of all sends bytes too.
+        let is_of_node = from == MANAGER || from == self.above && self.submanage.is_none();
+        if let Some(compute) = self.compute.as_mut().filter(|_| is_of_node) {
             compute.garbled(now, out);
         }
     }
 
-    /// To a node its manager's end is `how`.
-    fn lost(&mut self, peer: NodeId, how: Event<ByteBuf>, out: &mut Vec<(NodeId, Message)>) {
+    /// To who is below it this is why it is their manager no more.
+    fn lost(&mut self, peer: NodeId, why: Left, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
+        self.lost.insert(peer);
         if let Some(manage) = &mut self.manage {
-            manage.lost(now, peer, out);
+            // One that ended let those below it go.
+            let orphans = self.layout.below(peer).filter(|_| why == Left::Lost);
+            let orphans = orphans.filter(|below| !self.lost.contains(below));
+            manage.lost(now, peer, orphans, out);
         }
-        if let Some(compute) = self.compute.as_mut().filter(|_| peer == MANAGER) {
-            compute.lost(now, how, out);
+        if let Some(submanage) = &mut self.submanage {
+            submanage.lost(now, peer, out);
         }
+        if peer == self.above {
+            match (&mut self.submanage, &mut self.compute) {
+                (Some(submanage), _) => submanage.lost_above(now, why, out),
+                (None, Some(compute)) => compute.lost(now, why, out),
+                (None, None) => {}
+            }
+            self.join_root(out);
+        }
+    }
+
+    /// Who has lost its manager joins that of all, or ends if that is lost.
+    fn join_root(&mut self, out: &mut Vec<(NodeId, Message)>) {
+        let now = self.now();
+        let is_last = self.above == MANAGER || self.lost.contains(&MANAGER);
+        match (&mut self.submanage, &mut self.compute) {
+            (Some(submanage), _) if submanage.is_orphan() => match is_last {
+                true => submanage.end_lost(now, out),
+                false => submanage.join(now, MANAGER, out),
+            },
+            (None, Some(compute)) if compute.is_orphan() && !is_last => {
+                compute.join(now, MANAGER, out);
+            }
+            _ => return,
+        }
+        self.above = MANAGER;
     }
 
     fn take(&mut self, brought: Brought, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
-        match (brought, &mut self.manage, &mut self.compute) {
-            (Brought::Merged(merge, result, took), Some(manage), _) => {
+        match (brought, &mut self.manage, &mut self.submanage, &mut self.compute) {
+            (Brought::Merged(merge, result, took), Some(manage), ..) => {
                 manage.merged(now, merge, (result, took), out);
             }
-            (Brought::Ended(lease, ended), _, Some(compute)) => {
+            (Brought::Merged(merge, result, took), _, Some(submanage), _) => {
+                submanage.merged(now, merge, (result, took), out);
+            }
+            (Brought::Saved(epoch, lease, saved), _, Some(submanage), _) => {
+                submanage.saved(now, (epoch, lease), saved, out);
+            }
+            (Brought::Ended(lease, ended), .., Some(compute)) => {
                 compute.ended(now, lease, ended, out);
             }
-            (Brought::Over(job, ended), _, Some(compute)) => compute.over(now, job, ended, out),
-            (Brought::Settled(number, settled), _, Some(compute)) => {
-                compute.settled();
-                out.push((MANAGER, Message::Settled(number, settled.err())));
+            (Brought::Over(job, ended), .., Some(compute)) => compute.over(now, job, ended, out),
+            (Brought::Settled(number, settled), _, submanage, compute) => {
+                match (submanage, compute) {
+                    (Some(submanage), _) => submanage.settled_own(),
+                    (None, Some(compute)) => compute.settled(),
+                    (None, None) => {}
+                }
+                out.push((self.above, Message::Settled(number, settled.err())));
             }
-            (Brought::Recorded(recorded), Some(manage), _) => {
+            (Brought::Recorded(recorded), Some(manage), ..) => {
                 let after = recorded.map(|due| due.saturating_duration_since(Instant::now()));
                 manage.recorded(now, after, out);
             }
-            (Brought::Read(node, message), Some(manage), _) => {
+            (Brought::Read(node, message), Some(manage), ..) => {
                 manage.read(node);
                 out.push((node, message));
             }
@@ -353,9 +428,11 @@ impl<'scope, 'env> Peer<'scope, 'env> {
 
     /// When something is due next.
     fn due(&mut self, now: Duration) -> Option<Duration> {
-        let of_manager = self.manage.as_mut().and_then(|manage| manage.due(now, self.linger));
+        let linger = self.linger;
+        let of_manager = self.manage.as_mut().and_then(|manage| manage.due(now, linger));
+        let of_group = self.submanage.as_mut().and_then(|group| group.due(now, linger));
         let of_node = self.compute.as_ref().and_then(Compute::due);
-        [of_manager, of_node].into_iter().flatten().min()
+        [of_manager, of_group, of_node].into_iter().flatten().min()
     }
 
     fn tick(&mut self, out: &mut Vec<(NodeId, Message)>) {
@@ -363,8 +440,13 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         if let Some(manage) = &mut self.manage {
             manage.tick(now, out);
         }
+        if let Some(submanage) = &mut self.submanage {
+            submanage.tick(now, out);
+        }
         if let Some(compute) = &mut self.compute {
             compute.tick(now, out);
         }
+        // It may have been silent for too long.
+        self.join_root(out);
     }
 }

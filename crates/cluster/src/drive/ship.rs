@@ -43,12 +43,15 @@ pub(super) fn way_bytes(nodes: u64) -> u64 {
     nodes * WINDOW as u64 * 2 * CHUNK_BYTES
 }
 
-struct Asked {
-    node: NodeId,
-    job: Option<JobId>,
-    lease: LeaseId,
-    offset: u64,
-    len: u64,
+/// Bytes that a node of any manager wants, of a job's input.
+pub(super) struct Asked {
+    pub(super) node: NodeId,
+    /// None that is over.
+    pub(super) job: Option<JobId>,
+    /// What it calls them.
+    pub(super) lease: LeaseId,
+    pub(super) offset: u64,
+    pub(super) len: u64,
 }
 
 /// Reads what nodes ask for, on a thread of its own.
@@ -69,7 +72,7 @@ impl Shipper {
             for Asked { node, job, lease, offset, len } in all {
                 let bytes = caught("a read", || {
                     let task = job.and_then(|job| tasks.get(usize::try_from(job.0).ok()?));
-                    let task = task.ok_or("nobody waits for that lease")?;
+                    let task = task.ok_or("nobody waits for that job")?;
                     let end = offset.checked_add(len).ok_or("there are no such bytes")?;
                     task.bytes(offset..end)
                 });
@@ -80,21 +83,16 @@ impl Shipper {
         Self { asked, out: BTreeMap::new() }
     }
 
-    /// A node asks for bytes of a lease, which is of `job` if it has it still.
-    pub(super) fn ask(
-        &mut self,
-        node: NodeId,
-        job: Option<JobId>,
-        (lease, offset, len): (LeaseId, u64, u64),
-    ) {
-        let out = self.out.entry(node).or_default();
+    /// Reads them, unless that is too much.
+    pub(super) fn ask(&mut self, asked: Asked) {
+        let out = self.out.entry(asked.node).or_default();
         // None of Cellway's does that.
-        if len > CHUNK_BYTES || *out >= ASKED_MAX {
+        if asked.len > CHUNK_BYTES || *out >= ASKED_MAX {
             return;
         }
         *out += 1;
         // Its thread ends after this.
-        let _ = self.asked.send(Asked { node, job, lease, offset, len });
+        let _ = self.asked.send(asked);
     }
 
     /// It is answered.

@@ -19,7 +19,7 @@ pub struct JobSpec {
     pub unit_bytes: u64,
     /// How results become one.
     pub merging: Merging,
-    /// Units of each lease, rounded down to a power of two. Measured if `None`.
+    /// Units of each lease of one node, rounded down to a power of two. Measured if `None`.
     pub lease_units: Option<u64>,
 }
 
@@ -32,6 +32,13 @@ const SHARES_MAX: u32 = 2;
 pub(crate) struct Holder {
     pub(crate) node: NodeId,
     pub(crate) lease: LeaseId,
+}
+
+/// What a lease of a node may have: so many bytes, for so many nodes that share it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+    pub(crate) nodes: u64,
 }
 
 /// A span with one holder or two.
@@ -113,9 +120,11 @@ impl<R> Job<R> {
     }
 
     /// How long the next lease of `node` is to be, as a power of two.
-    fn level(&self, node: NodeId, nodes: usize, buffer_bytes: u64, config: &Config) -> u8 {
-        let lease_bytes_max = config.lease_bytes_max.min(buffer_bytes);
+    fn level(&self, node: NodeId, nodes: usize, room: Room, config: &Config) -> u8 {
+        let of_all = config.lease_bytes_max.saturating_mul(room.nodes);
+        let lease_bytes_max = of_all.min(room.bytes);
         if let Some(units) = self.spec.lease_units {
+            let units = units.saturating_mul(room.nodes);
             return level_of(units.min(lease_bytes_max / self.spec.unit_bytes.max(1)));
         }
         let rates = || self.paces.values().filter_map(Pace::rate);
@@ -147,11 +156,11 @@ impl<R> Job<R> {
     pub(crate) fn take(
         &mut self,
         holder: Holder,
-        buffer_bytes: u64,
+        room: Room,
         workers: impl Iterator<Item = (NodeId, bool)> + Clone,
         config: &Config,
     ) -> Option<(Span, bool)> {
-        if self.pool.spans() == 0 || !self.fits(buffer_bytes) {
+        if self.pool.spans() == 0 || !self.fits(room.bytes) {
             return None;
         }
         let prompt = workers.clone().filter(|(_, is_prompt)| *is_prompt);
@@ -161,7 +170,7 @@ impl<R> Job<R> {
             return None;
         }
         let able: Vec<_> = if self.pool.was_given() { able.collect() } else { Vec::new() };
-        let level = self.level(holder.node, workers.count(), buffer_bytes, config);
+        let level = self.level(holder.node, workers.count(), room, config);
         let (span, tries) = self.pool.take(level, |tries| {
             // On one where it did not fail, if there is such a one.
             let failed_on = &tries.failed_on;

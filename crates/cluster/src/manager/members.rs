@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::job::Holder;
+use super::job::{Holder, Room};
 use super::{Action, Config, JobError, Loss, Manager};
 use crate::{Epoch, Hello, JobId, Lease, LeaseId, NodeId, Refusal, ToNode};
 
@@ -25,6 +25,8 @@ pub(crate) struct Member {
     pub(crate) returned: Duration,
     buffers: u64,
     buffer_bytes: u64,
+    /// That share a lease.
+    nodes: u64,
     /// Leases asked for, and given, since it joined.
     asked: u64,
     given: u64,
@@ -147,6 +149,7 @@ impl<R> Manager<R> {
             returned: self.now,
             buffers: hello.buffers.min(self.config.buffers_max).into(),
             buffer_bytes: hello.buffer_bytes,
+            nodes: hello.nodes.max(1).into(),
             asked: 0,
             given: 0,
             gave: self.now,
@@ -255,7 +258,8 @@ impl<R> Manager<R> {
     pub(super) fn choose(&mut self, node: NodeId) -> Option<Lease> {
         let member = self.members.get(&node)?;
         let Config { shares, overdue, deadline, .. } = self.config;
-        let (may_share, buffer_bytes) = (shares && member.leases.is_empty(), member.buffer_bytes);
+        let may_share = shares && member.leases.is_empty();
+        let room = Room { bytes: member.buffer_bytes, nodes: member.nodes };
         let now = self.now;
         if may_share
             && let Some(lease) = self.share(node, |given| now.saturating_sub(given) >= overdue)
@@ -266,7 +270,7 @@ impl<R> Manager<R> {
         let workers = workers.map(|(node, member)| (*node, member.is_prompt(now, overdue)));
         let holder = Holder { node, lease: LeaseId(self.serial + 1) };
         for (id, job) in &mut self.jobs {
-            let taken = job.take(holder, buffer_bytes, workers.clone(), &self.config);
+            let taken = job.take(holder, room, workers.clone(), &self.config);
             if let Some((span, is_again)) = taken {
                 self.counters.given_again += u64::from(is_again);
                 let (units, first, job) = (job.tree.units(span), span.first, *id);

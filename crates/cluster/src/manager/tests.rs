@@ -1,5 +1,6 @@
 mod hostile;
 mod leaving;
+mod room;
 
 use super::*;
 use crate::{Hello, Lease, PROTOCOL, Refusal};
@@ -118,7 +119,7 @@ fn who_does_not_fit_is_told_what_differs() {
         did => panic!("{did:?}"),
     };
     let other = Hello { protocol: PROTOCOL + 1, ..fits.clone() };
-    assert!(says(&other, &mut bench).contains("protocol 1, this node 2"));
+    assert!(says(&other, &mut bench).contains("protocol 2, this node 3"));
     let other = Hello { build: "x".to_owned(), ..fits.clone() };
     assert!(says(&other, &mut bench).contains("this node x"));
     let other = Hello { buffers: 0, ..fits.clone() };
@@ -504,26 +505,6 @@ fn a_job_whose_number_is_taken_is_none() {
     assert_eq!(bench.on(Event::Submit(JOB, UNITS)), [Action::Failed { job: JOB, error }]);
     let epoch = bench.joins(0);
     assert_eq!(ranges(&bench.asks(0, epoch, 2)), [(0, 4), (4, 4)]);
-}
-
-#[test]
-fn a_node_with_no_room_for_a_unit_gets_none_and_is_none_to_wait_for() {
-    let mut bench = Bench::new(Config::default());
-    let Config { join_wait, deadline, .. } = Config::default();
-    bench.on(Event::Submit(JOB, JobSpec { unit_bytes: 100, ..UNITS }));
-    let hello = Hello { buffers: 4, buffer_bytes: 99, ..Hello::default() };
-    bench.says(0, ToManager::Hello(hello));
-    let epoch = bench.manager.members[&NodeId(0)].epoch;
-    assert_eq!(bench.asks(0, epoch, 4), []);
-    let mut failed = Vec::new();
-    for _ in 0..=join_wait.as_secs() / deadline.as_secs() * 2 {
-        bench.says(0, ToManager::Alive { epoch });
-        failed.extend(bench.passes(deadline / 2));
-    }
-    assert_eq!(
-        failed,
-        [Action::Failed { job: JOB, error: JobError::NoNodes { waited: join_wait, said: None } }]
-    );
 }
 
 #[test]

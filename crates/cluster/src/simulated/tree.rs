@@ -172,6 +172,14 @@ impl Tree {
         self.inner().end..self.peers.len()
     }
 
+    /// That share a lease of a manager.
+    fn nodes_below(&self, at: usize) -> u32 {
+        let fanout = self.settings.fanout;
+        let below = |level: usize| (0..level).fold(at, |at, _| at * fanout + 1);
+        let levels = (0..).find(|level| below(*level) >= self.inner().end).unwrap_or(0);
+        fanout.pow(levels as u32) as u32
+    }
+
     fn role(&self, at: usize, process: u32) -> Role {
         let serial = ((at as u64) << 48) | (u64::from(process) << 32);
         if at == ROOT {
@@ -182,7 +190,8 @@ impl Tree {
             return Role::Leaf(Node::new(Hello::default()));
         }
         let config = Config { serial, join_wait: 2 * self.config.deadline, ..self.config.clone() };
-        let hello = Hello { buffers: BUFFERS, ..Hello::default() };
+        let nodes = self.nodes_below(at);
+        let hello = Hello { buffers: BUFFERS, nodes, ..Hello::default() };
         let mut inner = Submanager::new(hello, config, || unreachable!("each job has results"));
         inner.describe(JOB, self.spec);
         Role::Inner(Box::new(inner))

@@ -30,7 +30,6 @@ pub struct ManyTask<'a, K: Kernel> {
     options: Options,
     plan: Plan,
     description: Description,
-    lease_units: Option<u64>,
     spool: Option<&'a Spool>,
     progress: &'a Progress,
 }
@@ -135,6 +134,7 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
             body: (0, lens.fold(0, u64::saturating_add)),
             modified: (0, 0),
             unit_bytes: plan.block_bytes,
+            lease_units: None,
             output: outputs.map(|outputs| outputs.path().to_owned()),
             shipped: None,
             list: Some(List {
@@ -143,25 +143,15 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
                 digest: digest(inputs),
             }),
         };
-        let (joined, lease_units, spool) = (OnceLock::new(), None, None);
-        Ok(Self {
-            kernel,
-            inputs,
-            outputs,
-            joined,
-            options,
-            plan,
-            description,
-            lease_units,
-            spool,
-            progress,
-        })
+        let (joined, spool) = (OnceLock::new(), None);
+        Ok(Self { kernel, inputs, outputs, joined, options, plan, description, spool, progress })
     }
 
     /// As for one input.
     #[must_use]
-    pub fn lease_units(self, units: Option<u64>) -> Self {
-        Self { lease_units: units, ..self }
+    pub fn lease_units(mut self, units: Option<u64>) -> Self {
+        self.description.lease_units = units;
+        self
     }
 
     /// As for one input.
@@ -274,7 +264,7 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
             units: self.description.units(),
             unit_bytes: self.plan.block_bytes,
             merging: merging(self.kernel),
-            lease_units: self.lease_units,
+            lease_units: self.description.lease_units,
         }
     }
 

@@ -13,7 +13,8 @@ use storage::{Input, InputError, Output, Received};
 use stream::{Head, Kernel, KernelError, Options, Progress};
 
 use super::{
-    Description, Joined, KernelSession, Part, Reads, Session, Task, Tell, load, merge, save, settle,
+    Description, Joined, KernelSession, Part, Reads, Session, Task, Tell, load, merge, merging,
+    save, settle,
 };
 use crate::{JobSpec, Lease};
 
@@ -113,6 +114,7 @@ impl<'a, K: Kernel> RemoteTask<'a, K> {
             body: (0, 0),
             modified: (0, 0),
             unit_bytes: 0,
+            lease_units: None,
             output: None,
             shipped: None,
             list: None,
@@ -156,7 +158,7 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
 
     fn spec(&self) -> JobSpec {
         // A node does not cut.
-        JobSpec { units: 0, unit_bytes: 0, merging: crate::Merging::AnyOrder, lease_units: None }
+        JobSpec { units: 0, unit_bytes: 0, merging: merging(self.kernel), lease_units: None }
     }
 
     fn part_bytes(&self) -> u64 {

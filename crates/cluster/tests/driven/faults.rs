@@ -11,7 +11,7 @@ use cellway_cluster::drive::{ClusterError, Config, Ship};
 use cellway_cluster::node::Left;
 use cellway_cluster::task::{Description, KernelTask, Part, RemoteTask, Session, Task, Tell};
 use cellway_cluster::transport::local::endpoints;
-use cellway_cluster::{JobError, JobSpec, Lease, LeaseId, manager};
+use cellway_cluster::{Hello, JobError, JobSpec, Lease, LeaseId, manager};
 use kernels::{Aes128Ecb, Blake3, Finish, LinReg, PairType};
 use storage::{Input, Output};
 use stream::{Drive, KernelError, Progress, Stats, StreamError};
@@ -106,6 +106,7 @@ impl Session for Fails {
 #[derive(Debug)]
 struct Plan {
     peers: u32,
+    fanout: Option<u32>,
     units: u64,
     computes: bool,
     /// Of each peer.
@@ -123,7 +124,8 @@ impl Plan {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed << 32);
         let random = &mut random;
-        let peers = 1 + random.below(4) as u32;
+        let fanout = random.pick(&[None, None, Some(2), Some(3)]);
+        let peers = 1 + random.below(if fanout.is_some() { 9 } else { 4 }) as u32;
         let computes = peers == 1 || random.one_in(2);
         let rate = |random: &mut Random| random.pick(&[0, 0, 0, 30, 6]);
         let is_lethal = random.one_in(2);
@@ -143,6 +145,7 @@ impl Plan {
         let unstarted = (0..peers).map(|_| random.pick(&[0, 0, 0, 1, 2])).collect();
         Self {
             peers,
+            fanout,
             units: random.pick(&[0, 1, 2, 7, 50]),
             computes,
             faults,
@@ -175,7 +178,8 @@ impl Plan {
         };
         let (linger, ship) = (ms(200), self.ship);
         let manager_computes = self.computes;
-        Config { manager, manager_computes, linger, patience, ship, ..Config::default() }
+        let (fanout, hello) = (self.fanout, Hello::default());
+        Config { manager, hello, manager_computes, fanout, linger, patience, ship }
     }
 
     /// Each peer with a task of its own, as in processes of their own.

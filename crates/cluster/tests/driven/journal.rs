@@ -14,7 +14,7 @@ use stream::{Begun, Journal, Keep, Kernel, Pieces, Progress};
 use crate::faulty::{Faults, Faulty, Random, locals, run, watched};
 use crate::{file, options};
 
-const PEERS: usize = 3;
+const PEERS: usize = 5;
 
 /// A kernel, and what is told of its part.
 type Kind<'k, K> = (&'k K, fn(&K, <K as Kernel>::Part) -> Vec<u8>);
@@ -56,7 +56,8 @@ fn until_one_ends<K: Kernel<Part: 'static>>(
         let faults = Faults { dies_after, ..Faults::default() };
         let [manages, others @ ..] = locals::<PEERS>();
         let manages: Box<dyn Endpoint> = Box::new(Faulty::new(manages, faults, random.clone()));
-        let (config, task) = (Config::default(), &task);
+        let fanout = random.one_in(2).then_some(2);
+        let (config, task) = (Config { fanout, ..Config::default() }, &task);
         let report = thread::scope(|scope| {
             for other in others {
                 let (other, config) = (Box::new(other), &config);

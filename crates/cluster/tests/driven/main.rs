@@ -6,6 +6,7 @@ mod journal;
 mod listed;
 mod rewrites;
 mod ship;
+mod tree;
 
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -104,11 +104,16 @@ fn options() -> Options {
     Options { block_bytes: Some(4096), accelerators: Some(2), ..Options::default() }
 }
 
+/// Of more than a few, some manage others.
+fn config(nodes: u32) -> Config {
+    Config { fanout: (nodes > 4).then_some(2), ..Config::default() }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn nodes_make_what_one_machine_makes(points in 0..60_000_usize, nodes in 1..5_u32) {
+    fn nodes_make_what_one_machine_makes(points in 0..60_000_usize, nodes in 1..8_u32) {
         let (dir, path) = crate::file(points * 4, points as u64 + 1);
         let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
         let kernel = Nearby::new();
@@ -130,7 +135,7 @@ proptest! {
             let spooled = Spooled::new(&kernel, &spool, &plan, plan.units.unwrap());
             let task = KernelTask::new(&spooled, &input, None, &options(), &progress).unwrap();
             let task = task.spool(&spool);
-            let (mut report, _) = run_local(nodes, &[&task], &Config::default()).unwrap();
+            let (mut report, _) = run_local(nodes, &[&task], &config(nodes)).unwrap();
             let spans = task.result(report.results.remove(0).unwrap()).unwrap();
             spans.copy(&shared, output).unwrap();
         });
@@ -142,7 +147,7 @@ proptest! {
     #[test]
     fn what_is_made_of_many_inputs_is_told_apart(
         lens in prop::collection::vec(prop_oneof![Just(0), 1..9_usize, 1000..9000_usize], 1..12),
-        nodes in 1..4_u32,
+        nodes in 1..8_u32,
     ) {
         let (dir, path) = crate::file(lens.iter().sum::<usize>() * 4, 5);
         let (bytes, progress) = (std::fs::read(path).unwrap(), Progress::default());
@@ -162,7 +167,7 @@ proptest! {
         let spooled = Spooled::new(&kernel, &spool, &plan, 100);
         let task = ManyTask::new(&spooled, &inputs, None, &options(), &progress).unwrap();
         let task = task.spool(&spool);
-        let (mut report, _) = run_local(nodes, &[&task], &Config::default()).unwrap();
+        let (mut report, _) = run_local(nodes, &[&task], &config(nodes)).unwrap();
         let spans = task.result(report.results.remove(0).unwrap()).unwrap();
         let mut made = spans.inputs();
         for (input, path) in inputs.iter().zip(&paths) {

@@ -10,7 +10,9 @@ use cellway_cluster::drive::{Config, MANAGER, Report, Ship, run_local};
 use cellway_cluster::task::{KernelTask, RemoteTask, Task};
 use cellway_cluster::transport::local::endpoints;
 use cellway_cluster::transport::{Endpoint, Received};
-use cellway_cluster::{Epoch, Hello, JobError, LeaseId, Message, ToManager, ToNode, manager};
+use cellway_cluster::{
+    Epoch, Hello, JobError, JobId, LeaseId, Message, ToManager, ToNode, manager,
+};
 use kernels::{Aes128Ecb, Blake3, Crc32c, Finish, Histogram, LinReg, PairType, WordCount};
 use proptest::prelude::*;
 use storage::{Input, Output};
@@ -59,13 +61,13 @@ fn both<K: Finish<Part: 'static>>(
     kernel: &K,
     path: &Path,
     nodes: u32,
-    ship: Ship,
+    config: &Config,
 ) -> (String, String) {
     let (input, progress) = (Input::open(path).unwrap(), Progress::default());
     let one = stream::run(kernel, &input, None, &options(), &progress).unwrap();
     let task = KernelTask::new(kernel, &input, None, &options(), &progress).unwrap();
     let body_bytes = task.description().body.1;
-    let (report, sent) = remote(kernel, &task, (nodes, &options()), &config(ship));
+    let (report, sent) = remote(kernel, &task, (nodes, &options()), config);
     let Report { mut results, counters } = report.unwrap().unwrap();
     assert_eq!((counters.lost, counters.refused), (0, 0), "{counters:?}");
     assert!(sent >= body_bytes, "{sent} bytes were sent of {body_bytes}");
@@ -78,21 +80,22 @@ proptest! {
 
     #[test]
     fn nodes_without_the_input_find_what_one_machine_finds(
-        len in 0..2_000_000_usize, nodes in 1..4_u32, asked in any::<bool>(),
+        len in 0..2_000_000_usize, nodes in 1..7_u32, asked in any::<bool>(), is_tree in any::<bool>(),
     ) {
-        let ship = if asked { Ship::Bytes } else { Ship::Auto };
+        let config = config(if asked { Ship::Bytes } else { Ship::Auto });
+        let config = &Config { fanout: is_tree.then_some(2), ..config };
         let (_dir, path) = file(len, len as u64);
-        let (one, many) = both(&Blake3::new(), &path, nodes, ship);
+        let (one, many) = both(&Blake3::new(), &path, nodes, config);
         prop_assert_eq!(one, many);
         let (_dir, path) = file(len / 4 * 4, len as u64);
-        let (one, many) = both(&LinReg::new(PairType::I16), &path, nodes, ship);
+        let (one, many) = both(&LinReg::new(PairType::I16), &path, nodes, config);
         prop_assert_eq!(one, many);
         // Words that lie across two units.
         let (dir, path) = file(len / 8, len as u64);
         let letters: Vec<u8> =
             std::fs::read(&path).unwrap().iter().map(|byte| b"abcdefg "[*byte as usize % 8]).collect();
         std::fs::write(&path, letters).unwrap();
-        let (one, many) = both(&WordCount::new(dir.path().to_owned()), &path, nodes, ship);
+        let (one, many) = both(&WordCount::new(dir.path().to_owned()), &path, nodes, config);
         prop_assert_eq!(one, many);
     }
 
@@ -114,7 +117,7 @@ fn a_header_is_sent_with_the_job() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("in.bmp");
     std::fs::write(&path, crate::bitmap()).unwrap();
-    let (one, many) = both(&Histogram, &path, 2, Ship::Bytes);
+    let (one, many) = both(&Histogram, &path, 2, &config(Ship::Bytes));
     assert_eq!(one, many);
 }
 
@@ -149,14 +152,19 @@ fn who_must_read_and_cannot_is_told_so() {
     let (input, progress, kernel) =
         (Input::open(&path).unwrap(), Progress::default(), Crc32c::new());
     let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
-    let (report, sent) = remote(&kernel, &task, (1, &options()), &config(Ship::Locators));
-    let error = report.unwrap().unwrap().results.remove(0).unwrap_err().to_string();
-    assert!(error.contains("cannot be sent") && error.contains("--ship locators"), "{error}");
-    assert_eq!(sent, 0);
-    // Another kernel is none of its business either.
-    let (report, _) = remote(&Blake3::new(), &task, (1, &options()), &config(Ship::Auto));
-    let error = report.unwrap().unwrap().results.remove(0).unwrap_err().to_string();
-    assert!(error.contains("the manager's kernel is crc32c, this node's blake3"), "{error}");
+    for (nodes, fanout) in [(1, None), (7, Some(2))] {
+        let config = |ship| Config { fanout, ..config(ship) };
+        let why = |(report, sent): (Ended, u64)| {
+            assert_eq!(sent, 0);
+            report.unwrap().unwrap().results.remove(0).unwrap_err().to_string()
+        };
+        let of = (nodes, &options());
+        let error = why(remote(&kernel, &task, of, &config(Ship::Locators)));
+        assert!(error.contains("cannot be sent") && error.contains("--ship locators"), "{error}");
+        // Another kernel is none of its business either.
+        let error = why(remote(&Blake3::new(), &task, of, &config(Ship::Auto)));
+        assert!(error.contains("the manager's kernel is crc32c, this node's blake3"), "{error}");
+    }
 }
 
 #[test]
@@ -172,10 +180,10 @@ fn an_input_that_the_manager_cannot_read_any_more_ends_the_job() {
     assert!(error.to_string().contains("went from 50000 to 60000 bytes"), "{error}");
 }
 
-/// A node that has no lease of the job, or asks for bytes that are not in the input, is told so;
-/// one that asks for too much is not answered. Which bytes of the input it wants is its own affair.
+/// A node that asks for what there is not is answered, one that asks for too much is not. Which
+/// bytes of the input it wants is its own affair.
 #[test]
-fn bytes_are_sent_to_who_has_a_lease_and_in_chunks() {
+fn only_bytes_of_a_job_are_sent() {
     watched("it", || {
         let (_dir, path) = file(50_000, 7);
         let (input, progress, kernel) =
@@ -189,7 +197,7 @@ fn bytes_are_sent_to_who_has_a_lease_and_in_chunks() {
             let manager = scope.spawn(move || run(Box::new(first), &[task], &config));
             let mut say = |message: Message| node.send(MANAGER, message.to_bytes()).unwrap();
             say(Message::ToManager(ToManager::Hello(Hello::default())));
-            say(Message::Fetch { lease: LeaseId(77), offset: 0, len: 10 });
+            say(Message::Fetch { job: JobId(77), lease: LeaseId(77), offset: 0, len: 10 });
             let mut answers = Vec::new();
             let mut epoch = Epoch(0);
             while let Received::Message(_, bytes) = node.receive(None).unwrap() {
@@ -201,11 +209,11 @@ fn bytes_are_sent_to_who_has_a_lease_and_in_chunks() {
                             say(Message::ToManager(ToManager::Ask { epoch, in_all: 1 }));
                         }
                         Message::ToNode(ToNode::Lease { lease, .. }) => {
-                            let lease = lease.id;
-                            say(Message::Fetch { lease, offset: 0, len: 1 << 40 });
-                            say(Message::Fetch { lease, offset: 49_999, len: 2 });
-                            say(Message::Fetch { lease, offset: u64::MAX, len: 2 });
-                            say(Message::Fetch { lease, offset: 9, len: 3 });
+                            let (job, lease) = (lease.job, lease.id);
+                            say(Message::Fetch { job, lease, offset: 0, len: 1 << 40 });
+                            say(Message::Fetch { job, lease, offset: 49_999, len: 2 });
+                            say(Message::Fetch { job, lease, offset: u64::MAX, len: 2 });
+                            say(Message::Fetch { job, lease, offset: 9, len: 3 });
                         }
                         Message::Fetched { lease, offset, bytes } => {
                             answers.push((lease, offset, bytes))

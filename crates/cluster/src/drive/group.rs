@@ -1,0 +1,76 @@
+//! What a manager tells its nodes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::task::Description;
+use crate::wire::Message;
+use crate::{JobId, NodeId, ToNode};
+
+pub(super) struct Group {
+    /// Which jobs a node knows.
+    told: BTreeSet<(NodeId, JobId)>,
+    /// Those that were not told yet that all is done.
+    expected: BTreeSet<NodeId>,
+    /// When to wait for them no more.
+    ends: Option<Duration>,
+}
+
+impl Group {
+    pub(super) fn new(expected: impl Iterator<Item = NodeId>) -> Self {
+        Self { told: BTreeSet::new(), expected: expected.collect(), ends: None }
+    }
+
+    /// Tells a node, of a lease's job beforehand what that is.
+    pub(super) fn tell<'d>(
+        &mut self,
+        node: NodeId,
+        message: ToNode,
+        description_of: impl FnOnce(JobId) -> Option<&'d Description>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        match &message {
+            ToNode::Welcome { .. } => self.told.retain(|(of, _)| *of != node),
+            ToNode::Lease { lease: crate::Lease { job, .. }, .. } => {
+                if self.told.insert((node, *job))
+                    && let Some(description) = description_of(*job)
+                {
+                    out.push((node, Message::Job(*job, description.clone())));
+                }
+            }
+            ToNode::Refused(_) | ToNode::Dismissed { .. } => self.leaves(node),
+            ToNode::Withdraw { .. } | ToNode::Fenced { .. } | ToNode::Alive { .. } => {}
+        }
+        out.push((node, Message::ToNode(message)));
+    }
+
+    /// It is not to be waited for.
+    pub(super) fn leaves(&mut self, node: NodeId) {
+        self.expected.remove(&node);
+    }
+
+    /// They will come, for the manager they had is lost.
+    pub(super) fn expect(&mut self, nodes: impl Iterator<Item = NodeId>) {
+        self.expected.extend(nodes);
+    }
+
+    /// Whether nobody is to be waited for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.expected.is_empty()
+    }
+
+    /// All is done, and so long it waits for those who do not know.
+    pub(super) fn ends(&mut self, now: Duration, linger: Duration) {
+        self.ends.get_or_insert(now.saturating_add(linger));
+    }
+
+    /// When it waits for them no more.
+    pub(super) fn due(&self) -> Option<Duration> {
+        self.ends
+    }
+
+    /// Whether everybody knows that all is done, or is waited for no more.
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        self.expected.is_empty() || self.ends.is_some_and(|ends| ends <= now)
+    }
+}

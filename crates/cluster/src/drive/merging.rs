@@ -1,0 +1,162 @@
+//! Results that a manager holds, and how it merges them: on a thread of its own what
+//! takes long.
+
+use std::sync::mpsc::{self, Sender};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use serde_bytes::ByteBuf;
+use stream::Piece;
+
+use super::keep::Units;
+use super::{Bring, Brought, OWN_MAX, caught};
+use crate::manager::MergeId;
+use crate::task::{Part, Task};
+use crate::{Epoch, JobId, LeaseId};
+
+/// The result of a lease.
+#[derive(Debug)]
+pub(super) struct Held {
+    what: What,
+    /// Of these, where that is kept.
+    units: Units,
+}
+
+#[derive(Debug)]
+enum What {
+    /// As it came.
+    Saved(ByteBuf),
+    /// As it was merged, and of which job.
+    Part(usize, Part),
+}
+
+impl Held {
+    pub(super) fn new(saved: ByteBuf, units: Units) -> Self {
+        Self { what: What::Saved(saved), units }
+    }
+
+    /// Of a job without results.
+    pub(super) fn nothing() -> Self {
+        Self::new(ByteBuf::new(), Units::default())
+    }
+
+    pub(super) fn load(self, task: &dyn Task) -> Result<Part, String> {
+        match self.what {
+            What::Saved(saved) => task.load(&saved),
+            What::Part(_, part) => Ok(part),
+        }
+    }
+
+    fn merge(mut self, mut from: Self, job: usize, task: &dyn Task) -> Result<Self, String> {
+        let mut units = std::mem::take(&mut self.units);
+        units.add_all(std::mem::take(&mut from.units));
+        let part = task.merge(self.load(task)?, from.load(task)?)?;
+        Ok(Self { what: What::Part(job, part), units })
+    }
+
+    fn save(self, tasks: &[&dyn Task]) -> Result<ByteBuf, String> {
+        match self.what {
+            What::Saved(saved) => Ok(saved),
+            What::Part(job, part) => {
+                let task = tasks.get(job).ok_or("there is no such job")?;
+                Ok(ByteBuf::from(task.save(&part)?))
+            }
+        }
+    }
+
+    pub(super) fn piece(&self, job: JobId, task: &dyn Task) -> Result<Piece, String> {
+        let part = match &self.what {
+            What::Saved(saved) => saved.to_vec(),
+            What::Part(_, part) => task.save(part)?,
+        };
+        Ok(Piece { job: job.0, units: self.units.ranges().to_vec(), part })
+    }
+}
+
+/// Two results to be merged.
+pub(super) struct Pair {
+    pub(super) id: MergeId,
+    pub(super) job: usize,
+    pub(super) into: Held,
+    pub(super) from: Held,
+}
+
+/// What takes long.
+enum Work {
+    Merge(Pair),
+    /// The result of a lease of the manager above.
+    Save(Epoch, LeaseId, Held),
+}
+
+impl Work {
+    fn done(self, tasks: &[&dyn Task]) -> Brought {
+        match self {
+            Self::Merge(Pair { id, job, into, from }) => {
+                let began = Instant::now();
+                let merged = caught("a merge", || {
+                    let task = tasks.get(job).ok_or("there is no such job")?;
+                    into.merge(from, job, *task)
+                });
+                Brought::Merged(id, merged, began.elapsed())
+            }
+            Self::Save(epoch, lease, held) => {
+                let saved = caught("a kernel", || held.save(tasks));
+                Brought::Saved(epoch, lease, saved)
+            }
+        }
+    }
+}
+
+pub(super) struct Merges<'env> {
+    tasks: &'env [&'env dyn Task],
+    aside: Sender<Work>,
+    /// Merges under way.
+    running: usize,
+    /// How long the last one took.
+    took: Duration,
+    bring: Bring,
+}
+
+impl<'env> Merges<'env> {
+    pub(super) fn new<'scope>(
+        tasks: &'env [&'env dyn Task],
+        bring: Bring,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Self {
+        let (aside, works) = mpsc::channel::<Work>();
+        let brings = bring.clone();
+        scope.spawn(move || works.into_iter().for_each(|work| brings.bring(work.done(tasks))));
+        Self { tasks, aside, running: 0, took: Duration::MAX, bring }
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.running
+    }
+
+    pub(super) fn merge(&mut self, pair: Pair) {
+        self.running += 1;
+        self.work(Work::Merge(pair));
+    }
+
+    /// One is done, which took so long.
+    pub(super) fn merged(&mut self, took: Duration) {
+        self.running -= 1;
+        self.took = took;
+    }
+
+    /// Makes bytes of a lease's result.
+    pub(super) fn save(&self, epoch: Epoch, lease: LeaseId, held: Held) {
+        match held.what {
+            What::Saved(saved) => self.bring.leave(Brought::Saved(epoch, lease, Ok(saved))),
+            What::Part(..) => self.work(Work::Save(epoch, lease, held)),
+        }
+    }
+
+    fn work(&self, work: Work) {
+        if self.took <= OWN_MAX {
+            return self.bring.leave(work.done(self.tasks));
+        }
+        // Its thread ends after this.
+        let _ = self.aside.send(work);
+    }
+}

@@ -1,0 +1,374 @@
+//! The manager of a group: it has of the manager above what its nodes do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread::Scope;
+use std::time::Duration;
+
+use serde_bytes::ByteBuf;
+
+use super::group::Group;
+use super::keep::{Settler, Units};
+use super::layout::Layout;
+use super::merging::{Held, Merges, Pair};
+use super::{Bring, ClusterError, Config};
+use crate::manager::{self, MergeId};
+use crate::node::{self, Left};
+use crate::submanager::{Action, BUFFERS, Event};
+use crate::task::{Description, Task};
+use crate::wire::{Message, RESULT_BYTES_MAX};
+use crate::{
+    Epoch, Failure, Hello, JobId, JobSpec, LeaseId, NodeId, Submanager, ToManager, ToNode,
+};
+
+/// Its nodes bring to the disk what they put, and then this process does.
+struct Settling {
+    number: u64,
+    awaited: BTreeSet<NodeId>,
+}
+
+pub(super) struct Submanage<'scope, 'env> {
+    own: NodeId,
+    above: NodeId,
+    submanager: Submanager<Held>,
+    tasks: &'env [&'env dyn Task],
+    actions: Vec<Action<Held>>,
+    merges: Merges<'env>,
+    group: Group,
+    /// Other peers of the group.
+    below: Vec<NodeId>,
+    /// What it was told of jobs.
+    jobs: BTreeMap<JobId, Description>,
+    settling: Option<Settling>,
+    left: Option<Left>,
+    /// Why a node left that could not do what it was given: the last one.
+    unfit: Option<String>,
+    timer: Option<Duration>,
+    settler: Settler<'scope, 'env>,
+}
+
+/// The numbers of each manager are a range of so many.
+const SERIALS: u32 = 40;
+
+impl<'scope, 'env> Submanage<'scope, 'env> {
+    pub(super) fn new(
+        own: NodeId,
+        layout: Layout,
+        tasks: &'env [&'env dyn Task],
+        config: &Config,
+        bring: Bring,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Self {
+        let Config { manager, hello, patience, .. } = config;
+        let hello = Hello { buffers: BUFFERS, nodes: layout.nodes(own), ..hello.clone() };
+        let manager = manager::Config {
+            // A node that only joins anew is there again by then.
+            join_wait: 2 * manager.deadline,
+            serial: manager.serial.saturating_add(u64::from(own.0) << SERIALS),
+            ..manager.clone()
+        };
+        let below: Vec<_> = layout.below(own).collect();
+        Self {
+            own,
+            above: layout.above(own),
+            submanager: Submanager::new(hello, manager, Held::nothing).patience(*patience),
+            tasks,
+            actions: Vec::new(),
+            merges: Merges::new(tasks, bring.clone(), scope),
+            group: Group::new(below.iter().copied().chain([own])),
+            below,
+            jobs: BTreeMap::new(),
+            settling: None,
+            left: None,
+            unfit: None,
+            timer: None,
+            settler: Settler::new(tasks, bring, scope),
+        }
+    }
+
+    /// Joins the manager above once the group has a node.
+    pub(super) fn start(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        self.on(now, Event::Above(node::Event::Start), out);
+    }
+
+    /// Joins another one, for its own is lost.
+    pub(super) fn join(&mut self, now: Duration, above: NodeId, out: &mut Vec<(NodeId, Message)>) {
+        (self.above, self.left) = (above, None);
+        self.start(now, out);
+    }
+
+    /// Whether the manager above is lost, with nothing else decided.
+    pub(super) fn is_orphan(&self) -> bool {
+        self.left == Some(Left::Lost)
+    }
+
+    /// The manager above is gone: it was lost, or has ended.
+    pub(super) fn lost_above(
+        &mut self,
+        now: Duration,
+        why: Left,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        let is_lost = why == Left::Lost;
+        let event = if is_lost { node::Event::Lost } else { node::Event::Ended };
+        self.on(now, Event::Above(event), out);
+        // One that waits for nodes was no member.
+        self.left.get_or_insert(why);
+        if !is_lost {
+            self.end_lost(now, out);
+        }
+    }
+
+    /// There is no other one: lets the group go.
+    pub(super) fn end_lost(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        self.on(now, Event::Below(manager::Event::Drain), out);
+    }
+
+    pub(super) fn told(
+        &mut self,
+        now: Duration,
+        message: ToNode,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        let event = match &message {
+            // What it was told of that job did not come.
+            ToNode::Lease { lease, .. } if !self.jobs.contains_key(&lease.job) => {
+                node::Event::Garbled
+            }
+            _ => node::Event::Told(message),
+        };
+        self.on(now, Event::Above(event), out);
+    }
+
+    /// A job above, whose results are to be merged here.
+    pub(super) fn job(
+        &mut self,
+        now: Duration,
+        job: JobId,
+        description: Description,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        let task = usize::try_from(job.0).ok().and_then(|job| self.tasks.get(job));
+        let merging = match task {
+            Some(task) => {
+                description.check_kernel(task.description()).map(|()| task.spec().merging)
+            }
+            None => Err("it has fewer jobs than the manager; start all alike".to_owned()),
+        };
+        match merging {
+            Ok(merging) => {
+                let Description { unit_bytes, lease_units, .. } = description;
+                let units = description.units();
+                self.submanager.describe(job, JobSpec { units, unit_bytes, merging, lease_units });
+                self.jobs.insert(job, description);
+            }
+            Err(why) => self.leave(now, format!("node {}: {why}", self.own.0), out),
+        }
+    }
+
+    /// Others do without this group.
+    fn leave(&mut self, now: Duration, why: String, out: &mut Vec<(NodeId, Message)>) {
+        self.on(now, Event::Above(node::Event::Unfit(why.clone())), out);
+        if self.left.is_none() {
+            // It was no member.
+            self.left = Some(Left::Unfit(why));
+            self.on(now, Event::Below(manager::Event::Drain), out);
+        }
+    }
+
+    /// Something of the manager above cannot be read.
+    pub(super) fn garbled(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        self.on(now, Event::Above(node::Event::Garbled), out);
+    }
+
+    pub(super) fn heard(
+        &mut self,
+        now: Duration,
+        node: NodeId,
+        message: ToManager<ByteBuf>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        if let ToManager::Unfit { why, .. } = &message {
+            self.group.leaves(node);
+            self.unfit = Some(why.clone());
+        }
+        let message = message.map(|_, _, saved| Held::new(saved, Units::default()));
+        self.on(now, Event::Below(manager::Event::From(node, message)), out);
+        self.leave_if_empty(now, out);
+    }
+
+    /// Nothing of `node` that is under way counts any more.
+    pub(super) fn fence(&mut self, now: Duration, node: NodeId, out: &mut Vec<(NodeId, Message)>) {
+        self.on(now, Event::Below(manager::Event::Lost(node)), out);
+    }
+
+    /// A peer is gone.
+    pub(super) fn lost(&mut self, now: Duration, node: NodeId, out: &mut Vec<(NodeId, Message)>) {
+        self.group.leaves(node);
+        self.fence(now, node, out);
+        self.leave_if_empty(now, out);
+    }
+
+    /// Leaves if nobody is left who could do anything.
+    fn leave_if_empty(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        if self.left.is_none() && self.group.is_empty() {
+            let none = || format!("node {}: its group has no nodes any more", self.own.0);
+            let why = self.unfit.take().unwrap_or_else(none);
+            self.leave(now, why, out);
+        }
+    }
+
+    pub(super) fn merged(
+        &mut self,
+        now: Duration,
+        merge: MergeId,
+        (result, took): (Result<Held, String>, Duration),
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        self.merges.merged(took);
+        self.on(now, Event::Below(manager::Event::Merged(merge, result)), out);
+    }
+
+    /// The result of a lease goes up.
+    pub(super) fn saved(
+        &mut self,
+        now: Duration,
+        (epoch, lease): (Epoch, LeaseId),
+        saved: Result<ByteBuf, String>,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        let saved = saved.and_then(|saved| match saved.len() {
+            ..=RESULT_BYTES_MAX => Ok(saved),
+            len => Err(format!(
+                "a result of {len} bytes is longer than {RESULT_BYTES_MAX}; take a kernel with smaller ones"
+            )),
+        });
+        let message = match saved {
+            Ok(result) => ToManager::Result { epoch, lease, result },
+            Err(what) => {
+                let what = format!("node {}: {what}", self.own.0);
+                ToManager::Failed {
+                    epoch,
+                    lease,
+                    failure: Failure { unit: None, offset: None, what },
+                }
+            }
+        };
+        out.push((self.above, Message::ToManager(message)));
+        self.on(now, Event::Above(node::Event::Sent(lease)), out);
+    }
+
+    /// What was put in this group is to be brought to the disk; who was told so and has not
+    /// answered is told again.
+    pub(super) fn settle(&mut self, number: u64, out: &mut Vec<(NodeId, Message)>) {
+        if self.settling.as_ref().is_none_or(|settling| settling.number != number) {
+            let is_member = |node: &NodeId| self.submanager.has_member(*node);
+            let awaited = self.below.iter().copied().filter(is_member).collect();
+            self.settling = Some(Settling { number, awaited });
+        }
+        let awaited = self.settling.iter().flat_map(|settling| &settling.awaited);
+        let before = out.len();
+        out.extend(awaited.map(|node| (*node, Message::Settle(number))));
+        if out.len() == before {
+            self.settle_own(number);
+        }
+    }
+
+    /// What this node put, and what others did that are lost.
+    fn settle_own(&mut self, number: u64) {
+        self.settler.settle(number);
+    }
+
+    /// That is done, or not.
+    pub(super) fn settled_own(&mut self) {
+        self.settler.settled();
+    }
+
+    /// A node did.
+    pub(super) fn settled(
+        &mut self,
+        node: NodeId,
+        (number, failed): (u64, Option<String>),
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        match failed {
+            Some(why) => {
+                let why = format!("node {}: {why}", node.0);
+                out.push((self.above, Message::Settled(number, Some(why))));
+            }
+            None => self.await_settled(|of, awaited| of != number || awaited != node),
+        }
+    }
+
+    /// Awaits those only; after the last one it is this process's turn.
+    fn await_settled(&mut self, awaits: impl Fn(u64, NodeId) -> bool) {
+        let Some(Settling { number, awaited }) = &mut self.settling else { return };
+        let (number, was_empty) = (*number, awaited.is_empty());
+        awaited.retain(|node| awaits(number, *node) && self.submanager.has_member(*node));
+        if !was_empty && awaited.is_empty() {
+            self.settle_own(number);
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        if self.timer.is_some_and(|due| due <= now) {
+            self.timer = None;
+            self.on(now, Event::Tick, out);
+        }
+    }
+
+    /// When there is something to be done though nothing happens.
+    pub(super) fn due(&mut self, now: Duration, linger: Duration) -> Option<Duration> {
+        if self.submanager.is_drained() {
+            self.group.ends(now, linger);
+        }
+        [self.timer, self.group.due()].into_iter().flatten().min()
+    }
+
+    /// Whether the group was let go, and all know.
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        self.submanager.is_drained() && self.group.is_over(now)
+    }
+
+    /// Why it left, where others do without it.
+    pub(super) fn end(self) -> Result<Option<String>, ClusterError> {
+        match self.left {
+            None | Some(Left::Dismissed) => Ok(None),
+            Some(Left::Unfit(why)) => Ok(Some(why)),
+            Some(why) => Err(ClusterError::Left { node: self.own, why }),
+        }
+    }
+
+    fn on(&mut self, now: Duration, event: Event<Held>, out: &mut Vec<(NodeId, Message)>) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.submanager.on(now, event, &mut actions);
+        for action in actions.drain(..) {
+            self.carry_out(action, out);
+        }
+        self.actions = actions;
+        if self.settling.as_ref().is_some_and(|settling| !settling.awaited.is_empty()) {
+            self.await_settled(|_, _| true);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action<Held>, out: &mut Vec<(NodeId, Message)>) {
+        match action {
+            Action::Say(ToManager::Result { epoch, lease, result }) => {
+                self.merges.save(epoch, lease, result);
+            }
+            Action::Say(message) => {
+                let message = message.map(|_, _, _| ByteBuf::new());
+                out.push((self.above, Message::ToManager(message)));
+            }
+            Action::Tell(node, message) => {
+                let description_of = |job| self.jobs.get(&job);
+                self.group.tell(node, message, description_of, out);
+            }
+            Action::Merge { id, job, into, from } => {
+                self.merges.merge(Pair { id, job: job.0 as usize, into, from });
+            }
+            Action::Drop(_) => {}
+            Action::Left(why) => self.left = Some(why),
+            Action::SetTimer(at) => self.timer = Some(at),
+        }
+    }
+}
