@@ -155,7 +155,12 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     ) -> Result<(), ClusterError> {
         let mut went = Ok(());
         let ended = caught("a kernel", || {
+            let mut is_closed = false;
             let stepped = works.session.step(&mut |step| {
+                // A closed one does what it has by itself, and gets no more.
+                if std::mem::replace(&mut is_closed, true) {
+                    return;
+                }
                 went = self.step(works, step, out);
                 // It ends by itself, also where the transport did.
                 works.session.close();
