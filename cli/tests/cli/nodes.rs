@@ -308,8 +308,7 @@ fn processes_keep_to_the_memory_that_they_say() {
 /// Nobody waits for a manager that fails, alone or before it met anybody.
 #[test]
 fn a_manager_that_fails_ends_the_others() {
-    let surviving = [SURVIVING, ("openmpi4", &["--oversubscribe", "--enable-recovery"])];
-    for mpi in surviving {
+    for mpi in [SURVIVING, SURVIVING_BY_SILENCE] {
         let folder = Folder::new();
         let (input, out) = (folder.file("in", &[b'x'; 70_000]), folder.file("out", b""));
         for (line, paths, why) in [
@@ -378,27 +377,52 @@ fn kills() -> u64 {
 
 #[test]
 fn a_run_outlives_a_process_that_is_killed() {
-    let Some(bin) = bin("openmpi5") else { return };
     let folder = Folder::new();
-    let input = folder.file("in", &text(6 << 20));
+    // As long as it takes to be killed.
+    let (input, out) = (folder.file("in", &text(1 << 20).repeat(64)), folder.path("out"));
     let words = cellway("run wordcount {} --top 9", &[&input]).ok();
-    for round in 0..kills() {
-        let mut command = mpirun(&bin, SURVIVING.1, 4);
-        let line = "run wordcount {} --top 9 --cluster mpi --block 64K --accelerators 2 --verbose";
-        let child = command.args(arguments(line, &[&input])).spawn().unwrap();
-        let victim = running(child.id(), 4, round, |which| 1 + which % 3);
-        if let Some(victim) = victim {
+    let told = ["run wordcount {} --top 9", "run identity {} {} --ship bytes"];
+    // That one loses a node by a deadline of 10 s.
+    for (mpi, lines, kills) in
+        [(SURVIVING, &told[..], kills()), (SURVIVING_BY_SILENCE, &told[1..], kills().div_ceil(5))]
+    {
+        let Some(bin) = bin(mpi.0) else { continue };
+        let (mut left, mut rounds) = (kills, 0..20 + 5 * kills);
+        while left > 0 {
+            let round = rounds.next();
+            let round = round.unwrap_or_else(|| panic!("{}: runs end before a kill", mpi.0));
+            let line = lines[round as usize % lines.len()];
+            let writes = line.contains("identity");
+            let paths = [&*input, &*out];
+            let paths = &paths[..1 + usize::from(writes)];
+            let line = format!("{line} --cluster mpi --block 64K --accelerators 2 --verbose");
+            let child = mpirun(&bin, mpi.1, 4).args(arguments(&line, paths)).spawn().unwrap();
+            let victim = running(child.id(), 4, round, |which| 1 + which % 3);
             // It may have ended meanwhile.
-            let _ = kill_process(victim, Signal::KILL);
+            let is_there = victim.filter(|victim| computes(victim.as_raw_nonzero().get()));
+            let killed = is_there.map(|victim| kill_process(victim, Signal::KILL));
+            let outcome = finish(child);
+            // What mpirun says of one that was killed is nothing.
+            let what = format!("{} {line}, round {round}: {}", mpi.0, outcome.stderr);
+            left -= u64::from(killed == Some(Ok(())));
+            assert!(outcome.stderr.contains("nodes joined"), "{what}");
+            if writes {
+                assert!(fs::read(&out).ok() == fs::read(&input).ok(), "{what}");
+                fs::remove_file(&out).unwrap();
+                assert_eq!(folder.names(), ["in"], "{what}");
+            } else {
+                assert!(outcome.stdout == words, "{what}");
+            }
         }
-        let outcome = finish(child);
-        assert!(outcome.stdout == words, "round {round}, killed {victim:?}: {}", outcome.stderr);
     }
 }
 
 /// An MPI with options by which the others go on when a process is lost.
 const SURVIVING: (&str, &[&str]) =
     ("openmpi5", &["--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm"]);
+/// One that tells nobody of it.
+const SURVIVING_BY_SILENCE: (&str, &[&str]) =
+    ("openmpi4", &["--oversubscribe", "--bind-to", "none", "--enable-recovery"]);
 
 /// The first process is killed, and all are started anew, until a run ends by itself.
 #[test]
@@ -463,9 +487,17 @@ fn running(
 ) -> Option<Pid> {
     let seed = noise(round, 8);
     loop {
-        let children = fs::read_to_string(format!("/proc/{mpirun}/task/{mpirun}/children"));
-        let children: Vec<i32> =
-            children.ok()?.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+        // Some have a thread of mpirun's own start them.
+        let threads = fs::read_dir(format!("/proc/{mpirun}/task")).ok()?.flatten();
+        let lists =
+            threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        let mut children: Vec<i32> = lists
+            .flat_map(|list| {
+                list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+            })
+            .collect();
+        // In the order in which they were started.
+        children.sort_unstable();
         if children.is_empty() && !Path::new(&format!("/proc/{mpirun}/cwd")).exists() {
             return None;
         }
