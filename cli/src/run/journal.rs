@@ -19,7 +19,8 @@ pub(super) struct JournalArgs {
     /// the same command with --resume FILE goes on, on nodes with any number of them; FILE is removed once the run
     /// is complete. Till then OUTPUT, or that of a large INPUT of many, is a hidden
     /// file beside it, and what a wordcount has found a hidden folder beside FILE,
-    /// which is on this machine, #U/PATH or PATH
+    /// which is on this machine, #U/PATH or PATH. On nodes a wordcount of more different
+    /// words than fit --table-bytes goes on without new records
     #[arg(long, value_name = "FILE", conflicts_with = "resume", value_parser = names::local())]
     journal: Option<PathBuf>,
     /// Go on with the run recorded in FILE: the same kernel, parameters, INPUTs,

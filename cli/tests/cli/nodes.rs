@@ -185,6 +185,19 @@ fn another_run_s_journal_is_refused_by_what_differs() {
     assert!(folder.names().iter().all(|name| name == "in" || name.starts_with(".journal.")));
 }
 
+#[test]
+fn what_is_too_large_to_be_recorded_ends_no_run() {
+    let folder = Folder::new();
+    let words = (0..500_000).map(|number| format!("{number:012} ")).collect::<String>();
+    let (input, journal) = (folder.file("in", words.as_bytes()), folder.path("journal"));
+    let wanted = cellway("run wordcount {} --top 9", &[&input]).ok();
+    let line = "run wordcount {} --top 9 --nodes 2 --block 64K --unit 64K --table-bytes 256K \
+                --journal-every 0 --journal";
+    let found = cellway(&format!("{line} {}", journal.display()), &[&input]).ok();
+    assert!(found == wanted);
+    assert_eq!(folder.names(), ["in"]);
+}
+
 /// What was damaged helps nobody who goes on.
 #[test]
 fn damaged_results_beside_a_journal_are_not_gone_on_from() {

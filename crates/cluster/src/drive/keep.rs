@@ -65,6 +65,9 @@ enum Stage {
     Ended,
 }
 
+/// How long no record is tried after one that could not be made.
+const PASSED_OVER: Duration = Duration::from_secs(30);
+
 pub(super) struct Keep {
     stage: Stage,
     due: Duration,
@@ -234,6 +237,14 @@ impl Keep {
             }
             _ => Step::None,
         }
+    }
+
+    /// What there is cannot be recorded, being larger than a part that goes from node to node
+    /// may be: perhaps later, in other pieces. False where the run cannot end without a record.
+    pub(super) fn pass_over(&mut self, now: Duration) -> bool {
+        self.stage = Stage::Rests;
+        self.due = now.saturating_add(PASSED_OVER);
+        !self.writes
     }
 
     /// All results that there are but the empty ones; what nodes put is to be brought to the disk.

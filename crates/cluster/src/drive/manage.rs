@@ -241,8 +241,11 @@ impl<'env> Manage<'env> {
                 match (pieces, &mut self.keep) {
                     (Ok(pieces), Some(keep)) => keep.snapshot(pieces),
                     (Err(why), Some(keep)) => {
-                        self.failure = Some(why);
-                        keep.give_up();
+                        // What was recorded before still counts.
+                        if !keep.pass_over(now) {
+                            self.failure = Some(why);
+                            keep.give_up();
+                        }
                     }
                     (_, None) => {}
                 }
