@@ -43,7 +43,9 @@ pub(super) struct ClusterArgs {
     nodes: Option<u32>,
     /// Compute on all processes that `mpirun` started with this command; the first
     /// one gives out work, prints the result and computes too. INPUT is read by each
-    /// under the same name, or sent: see --ship
+    /// under the same name, or sent: see --ship. A process may be lost, with an mpirun
+    /// that allows it; a whole machine takes with it what it had not yet brought to OUTPUT's
+    /// disk: run again if one died
     #[arg(long, value_name = "NAME", value_enum)]
     cluster: Option<Transport>,
     /// What nodes do: connector, ask for work as they need it, the next received while
