@@ -165,10 +165,9 @@ impl Plan {
     fn config(&self) -> Config {
         let ms = Duration::from_millis;
         // Who is alive is to be waited for, though this machine be slow.
-        let (join_wait, patience) = match self.is_lethal() {
-            true => (ms(500), ms(500)),
-            false => (ms(20_000), ms(20_000)),
-        };
+        let (short, long) = (ms(500), ms(20_000));
+        let join_wait = if self.is_lethal() && !self.computes { short } else { long };
+        let patience = if self.is_lethal() { short } else { long };
         let manager = manager::Config {
             deadline: ms(100),
             lease_max: ms(300),
