@@ -317,17 +317,23 @@ impl Nodes {
         }
     }
 
-    /// Says how much memory this process took, if it is one of several and worked.
+    /// Says how much memory this process took, if it is one of several.
     pub(super) fn tell_memory(&self) {
-        let Self::Peer(_, Rank { own, begun_bytes, bound_bytes, .. }) = self else { return };
-        let (Some(bound), Some(peak)) = (bound_bytes.get(), stream::peak_rss_bytes()) else {
+        let Self::Peer(_, Rank { own, manages, begun_bytes, bound_bytes, .. }) = self else {
             return;
         };
+        let Some(peak) = stream::peak_rss_bytes() else { return };
+        let bound = match bound_bytes.get() {
+            Some(bound) => format!("at most {}", Size(bound)),
+            // One that does all alone says so before.
+            None if *manages => return,
+            // Who is sent its units and got none never heard how long they are.
+            None => "no units".to_owned(),
+        };
         exit::tell(&format!(
-            "process {own}: memory {} when MPI had started, peak {}, at most {}",
+            "process {own}: memory {} when MPI had started, peak {}, {bound}",
             Size(*begun_bytes),
-            Size(peak),
-            Size(bound)
+            Size(peak)
         ));
     }
 
@@ -448,7 +454,12 @@ impl Nodes {
                 (Some(ran.0), ran.1)
             }
         };
-        let Some(Report { mut results, counters }) = report else { return Ok(None) };
+        let Some(Report { mut results, counters, unrecorded }) = report else { return Ok(None) };
+        if let Some(why) = unrecorded {
+            exit::tell(&format!(
+                "the journal lacks records that were due: {why}; a run that was killed would go on from the one before"
+            ));
+        }
         let result = results.pop().context("a run has one job")?;
         let part = result.map_err(|error| match &name {
             Some(name) => journal::stopped(&error, name),

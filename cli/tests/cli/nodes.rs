@@ -205,8 +205,9 @@ fn what_is_too_large_to_be_recorded_ends_no_run() {
     let wanted = cellway("run wordcount {} --top 9", &[&input]).ok();
     let line = "run wordcount {} --top 9 --nodes 2 --block 64K --unit 64K --table-bytes 256K \
                 --journal-every 0 --journal";
-    let found = cellway(&format!("{line} {}", journal.display()), &[&input]).ok();
-    assert!(found == wanted);
+    let found = cellway(&format!("{line} {}", journal.display()), &[&input]);
+    assert!(found.stderr.contains("the journal lacks records that were due: "), "{}", found.stderr);
+    assert!(found.code == Some(0) && found.stdout == wanted);
     assert_eq!(folder.names(), ["in"]);
 }
 
@@ -324,14 +325,17 @@ fn processes_keep_to_the_memory_that_they_say() {
         for process in 0..3 {
             let start = format!("process {process}: memory ");
             let said = run.stderr.lines().find_map(|line| line.strip_prefix(&start));
-            let Some(said) = said else {
-                // Who was sent nothing never heard how long units are.
-                assert!(process > 0 && line.contains("--ship"), "{line}: {}", run.stderr);
-                continue;
-            };
+            let said = said.unwrap_or_else(|| panic!("{line}: {}", run.stderr));
             let sizes: Vec<f64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
-            let [begun, peak, bound] = sizes[..] else { panic!("{said}") };
-            assert_eq!(said.matches("MiB").count(), 3, "{said}");
+            assert_eq!(said.matches("MiB").count(), sizes.len(), "{said}");
+            let [begun, peak, bound] = match sizes[..] {
+                // Another one did all, of those that are sent what they do.
+                [begun, peak] if line.contains("--ship") && process > 0 => {
+                    assert!(said.ends_with("no units"), "{said}");
+                    [begun, peak, f64::INFINITY]
+                }
+                _ => sizes.try_into().unwrap_or_else(|_| panic!("{line}: {said}")),
+            };
             assert!(begun <= peak && peak <= bound, "{line}: {said}");
         }
     }

@@ -250,6 +250,8 @@ pub struct Report {
     pub results: Vec<Result<Option<Part>, JobError>>,
     /// What happened.
     pub counters: Counters,
+    /// Why something could not be recorded, where the run went on without.
+    pub unrecorded: Option<String>,
 }
 
 /// Why a peer ended before its work did.

@@ -244,8 +244,8 @@ impl Keep {
         }
     }
 
-    /// What there is cannot be recorded, being larger than a part that goes from node to node
-    /// may be: perhaps later, in other pieces. False where the run cannot end without a record.
+    /// What there is cannot be recorded, as where a part is larger than one that goes from node
+    /// to node may be: perhaps later, in other pieces. False where the run cannot end without a record.
     pub(super) fn pass_over(&mut self, now: Duration) -> bool {
         self.stage = Stage::Rests;
         self.due = now.saturating_add(PASSED_OVER);

@@ -31,6 +31,8 @@ pub(super) struct Manage<'env> {
     is_submitted: bool,
     /// Why this cannot go on.
     failure: Option<String>,
+    /// Why a record was passed over, the first time.
+    unrecorded: Option<String>,
     shipper: Shipper,
     timer: Option<Duration>,
     results: BTreeMap<JobId, Result<Option<Held>, JobError>>,
@@ -55,6 +57,7 @@ impl<'env> Manage<'env> {
             keep: None,
             is_submitted: false,
             failure: None,
+            unrecorded: None,
             shipper: Shipper::new(tasks, bring.clone(), scope),
             timer: None,
             results: BTreeMap::new(),
@@ -167,7 +170,9 @@ impl<'env> Manage<'env> {
                     (Ok(pieces), Some(keep)) => keep.snapshot(pieces),
                     (Err(why), Some(keep)) => {
                         // What was recorded before still counts.
-                        if !keep.pass_over(now) {
+                        if keep.pass_over(now) {
+                            self.unrecorded.get_or_insert(why);
+                        } else {
                             self.failure = Some(why);
                             keep.give_up();
                         }
@@ -310,7 +315,8 @@ impl<'env> Manage<'env> {
                 Err(error) => Err(error),
             });
         }
-        Ok(Report { results, counters: self.manager.counters() })
+        let (counters, unrecorded) = (self.manager.counters(), self.unrecorded);
+        Ok(Report { results, counters, unrecorded })
     }
 
     fn on(&mut self, now: Duration, event: Event<Held>, out: &mut Vec<(NodeId, Message)>) {

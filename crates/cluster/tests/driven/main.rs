@@ -56,7 +56,7 @@ fn both<K: Finish<Part: 'static>>(kernel: &K, len: usize, nodes: u32) -> (String
     let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
     let one = stream::run(kernel, &input, None, &options(), &progress).unwrap();
     let task = KernelTask::new(kernel, &input, None, &options(), &progress).unwrap();
-    let (Report { mut results, counters }, _) =
+    let (Report { mut results, counters, .. }, _) =
         run_local(nodes, &[&task], &Config::default()).unwrap();
     assert_eq!(counters.lost, 0, "{counters:?}");
     let part = task.result(results.remove(0).unwrap()).unwrap();

@@ -68,7 +68,7 @@ fn both<K: Finish<Part: 'static>>(
     let task = KernelTask::new(kernel, &input, None, &options(), &progress).unwrap();
     let body_bytes = task.description().body.1;
     let (report, sent) = remote(kernel, &task, (nodes, &options()), config);
-    let Report { mut results, counters } = report.unwrap().unwrap();
+    let Report { mut results, counters, .. } = report.unwrap().unwrap();
     assert_eq!((counters.lost, counters.refused), (0, 0), "{counters:?}");
     assert!(sent >= body_bytes, "{sent} bytes were sent of {body_bytes}");
     let part = task.result(results.remove(0).unwrap()).unwrap();

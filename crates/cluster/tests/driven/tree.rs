@@ -113,7 +113,7 @@ fn with_one_that_dies(seed: u64) -> (u64, u64) {
         }
         faulty::run(Box::new(first), &[task], config).unwrap().unwrap()
     });
-    let Report { mut results, counters } = report;
+    let Report { mut results, counters, .. } = report;
     let part = task.result(results.remove(0).unwrap()).unwrap();
     assert_eq!(text(&kernel, part), text(&kernel, one.part));
     (counters.lost, counters.joined - u64::from(1 + fanout))
