@@ -168,6 +168,7 @@ proptest! {
         let task = ManyTask::new(&spooled, &inputs, None, &options(), &progress).unwrap();
         let task = task.spool(&spool);
         let (mut report, _) = run_local(nodes, &[&task], &config(nodes)).unwrap();
+        prop_assert_eq!(progress.done_bytes(), bytes.len() as u64);
         let spans = task.result(report.results.remove(0).unwrap()).unwrap();
         let mut made = spans.inputs();
         for (input, path) in inputs.iter().zip(&paths) {
