@@ -530,7 +530,7 @@ fn a_job_whose_nodes_are_all_lost_ends_by_name() {
                 Box::new(Faulty::new(local, faults, Random(0)))
             });
             let config =
-                config(manager::Config { join_wait: ms(100), ..manager::Config::default() });
+                config(manager::Config { join_wait: ms(1000), ..manager::Config::default() });
             threads(tasks, endpoints, [(); 3].map(|()| config.clone()))
         });
         let mut report = report(&mut ended);
