@@ -205,8 +205,11 @@ pub trait Task: Send + Sync {
     /// If it is not.
     fn settle(&self) -> Result<(), String>;
 
-    /// So many units were done by a manager before this one.
-    fn recorded(&self, units: u64);
+    /// These units were done by a manager before this one.
+    ///
+    /// # Errors
+    /// If what was written of them is gone.
+    fn recorded(&self, units: &[Range<u64>]) -> Result<(), String>;
 
     /// Merges `later` into `part`.
     ///
@@ -372,6 +375,11 @@ fn save<K: Kernel<Part: 'static>>(kernel: &K, name: &str, part: &Part) -> Result
     Ok(saved)
 }
 
+/// How many units they are.
+fn count(units: &[Range<u64>]) -> u64 {
+    units.iter().map(|units| units.end - units.start).sum()
+}
+
 /// Brings what was put to the disk.
 fn settle(output: Option<&Output>) -> Result<(), String> {
     let Some(output) = output else { return Ok(()) };
@@ -454,12 +462,14 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
             return Err(InputError::changed(self.input.name(), what).to_string());
         }
         let joined = self.joined.get().and_then(|joined| joined.output.as_ref());
-        settle(self.output.or(joined))
+        settle(self.output.or(joined))?;
+        self.spool.map_or(Ok(()), Spool::settle).map_err(|error| error.to_string())
     }
 
-    fn recorded(&self, units: u64) {
-        self.progress
-            .skip(units.saturating_mul(self.plan.block_bytes).min(self.description.body.1));
+    fn recorded(&self, units: &[Range<u64>]) -> Result<(), String> {
+        let bytes = count(units).saturating_mul(self.plan.block_bytes);
+        self.progress.skip(bytes.min(self.description.body.1));
+        Ok(())
     }
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {

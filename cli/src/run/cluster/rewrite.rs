@@ -4,13 +4,17 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use cellway::Kernel;
 use cellway::cluster::task::{KernelTask, ManyTask, Task as _};
 use cellway::storage::{Input, Listed, Output, SharedDir};
-use cellway::stream::{self, Outcome, Outputs, PlanError, Progress, Spool, Spooled, StreamError};
+use cellway::stream::{
+    self, Begun, Journal, Outcome, Outputs, Pieces, PlanError, Progress, Spool, Spooled,
+    StreamError,
+};
+use cellway::{Kernel, Options};
 
-use super::{Found, Nodes};
-use crate::run::RunArgs;
+use super::many::all_named;
+use super::{Found, Nodes, kept, shared_dir};
+use crate::run::{RunArgs, journal};
 
 /// A spool, in a folder that the manager makes.
 fn spool(dir: Option<&SharedDir>) -> Spool {
@@ -31,28 +35,38 @@ impl Nodes {
     pub(super) fn rewrite<K: Kernel>(
         &self,
         args: &RunArgs,
-        (kernel, input, output): (&K, &Input, Option<&Output>),
+        (kernel, input): (&K, &Input),
+        begun: &mut Begun,
         progress: &Progress,
     ) -> anyhow::Result<Found<K::Part>> {
-        let mut options = args.cluster.options(self, args.options());
+        let Begun { options, output, journal } = begun;
+        let output = output.as_ref();
+        let mut options = args.cluster.options(self, options.clone());
         let plan = stream::plan(kernel, input, &options)?;
         options.block_bytes = Some(plan.block_bytes);
-        let dir =
-            output.map(|output| SharedDir::create(folder(output)?).map_err(StreamError::from));
-        let dir = dir.transpose()?;
+        let units = plan.units.unwrap_or(0);
+        let mut pieces =
+            kept(journal, |journal| Pieces::new(journal, output, (units, plan.block_bytes), 0))?;
+        let dir = output.map(|output| shared_dir(&mut pieces, folder(output)?)).transpose()?;
+        let dir = dir.flatten();
         let spool = spool(dir.as_ref());
-        let kernel = &Spooled::new(kernel, &spool, &plan, plan.units.unwrap_or(0));
+        let kernel = &Spooled::new(kernel, &spool, &plan, units);
         let task = KernelTask::new(kernel, input, None, &options, progress)?.spool(&spool);
         let lease_units = self.lease_units(args, task.spec());
         let task = task.lease_units(lease_units);
-        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, None)?
+        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, pieces)?
         else {
             return Ok(None);
         };
         let spans = task.result(part).map_err(anyhow::Error::msg)?;
-        let (dir, output) = dir.as_ref().zip(output).context("a manager has an output")?;
         let copied = Instant::now();
-        stats.bytes_out = spans.copy(dir, output)?;
+        stats.bytes_out = match (&dir, output) {
+            (Some(dir), Some(output)) => {
+                journal::resumable(journal, |_| Ok(spans.copy(dir, output)?))?
+            }
+            // It has its name, from an earlier run.
+            _ => spans.len_bytes(),
+        };
         stats.elapsed += copied.elapsed();
         Ok(Some(Outcome { part: kernel.dropped(), stats }))
     }
@@ -62,12 +76,15 @@ impl Nodes {
         &self,
         args: &RunArgs,
         (kernel, inputs, outputs): (&K, &[Listed], Option<&Outputs<'_>>),
+        mut options: Options,
+        journal: &mut Option<Journal>,
         progress: &Progress,
     ) -> anyhow::Result<Found<K::Part>> {
-        let mut options = args.cluster.options(self, args.options());
         let plan = stream::plan_all(kernel, inputs, &options)?;
         options.block_bytes = Some(plan.block_bytes);
-        let dir = outputs.map(|outputs| SharedDir::create(outputs.dir.path())).transpose()?;
+        let mut pieces = kept(journal, Pieces::of_many)?;
+        let dir = outputs.map(|outputs| shared_dir(&mut pieces, outputs.dir.path())).transpose()?;
+        let dir = dir.flatten();
         let spool = spool(dir.as_ref());
         let lens = inputs.iter().filter_map(Listed::len_bytes);
         let units = lens.map(|len| len.div_ceil(plan.block_bytes)).sum();
@@ -75,22 +92,29 @@ impl Nodes {
         let task = ManyTask::new(kernel, inputs, None, &options, progress)?.spool(&spool);
         let lease_units = self.lease_units(args, task.spec());
         let task = task.lease_units(lease_units);
-        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, None)?
+        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, pieces)?
         else {
             return Ok(None);
         };
         let spans = task.result(part).map_err(anyhow::Error::msg)?;
-        let (dir, outputs) = dir.as_ref().zip(outputs).context("a manager has outputs")?;
+        stats.bytes_out = spans.len_bytes();
+        let Some((dir, outputs)) = dir.as_ref().zip(outputs) else {
+            return Ok(Some(Outcome { part: kernel.dropped(), stats }));
+        };
         let (mut made, copied) = (spans.inputs(), Instant::now());
-        stats.bytes_out = 0;
         for input in inputs {
-            let output = outputs.dir.create(input, None)?;
-            if task.has_units(input)? {
-                let spans = made.next().context("an input has no output; this is a bug")?;
-                stats.bytes_out += spans.copy(dir, &output)?;
-            }
-            output.commit(outputs.sync)?;
+            let own = if task.has_units(input)? {
+                Some(made.next().context("an input has no output; this is a bug")?)
+            } else {
+                None
+            };
+            journal::resumable(journal, |_| {
+                let output = outputs.dir.create(input, None)?;
+                own.map_or(Ok(0), |own| own.copy(dir, &output))?;
+                Ok(outputs.dir.commit(input, output, outputs.sync)?)
+            })?;
         }
+        all_named(journal, outputs, inputs)?;
         stats.elapsed += copied.elapsed();
         Ok(Some(Outcome { part: kernel.dropped(), stats }))
     }

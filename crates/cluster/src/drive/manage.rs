@@ -80,9 +80,6 @@ impl<'env> Manage<'env> {
         }
         for Piece { job, units, part } in done.into_iter().flatten() {
             let job = JobId(job);
-            if let Some(task) = self.tasks.get(job.0 as usize) {
-                task.recorded(units.iter().map(|units| units.end - units.start).sum());
-            }
             let held = self.held(job, units.iter().cloned().collect(), ByteBuf::from(part));
             self.on(now, Event::Recorded { job, units, result: held }, out);
         }

@@ -181,7 +181,9 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
         settle(self.joined.get().and_then(|joined| joined.output.as_ref()))
     }
 
-    fn recorded(&self, _: u64) {}
+    fn recorded(&self, _: &[Range<u64>]) -> Result<(), String> {
+        Ok(())
+    }
 
     fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
         let joined = self.joined.get();

@@ -64,8 +64,8 @@ impl Task for Unstarted<'_> {
         self.task.settle()
     }
 
-    fn recorded(&self, units: u64) {
-        self.task.recorded(units);
+    fn recorded(&self, units: &[Range<u64>]) -> Result<(), String> {
+        self.task.recorded(units)
     }
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
