@@ -30,29 +30,46 @@ fn nothing<K: Kernel>(_: &K, _: K::Part) -> Vec<u8> {
     Vec::new()
 }
 
+/// What a manager does when all units are done.
+#[derive(Clone, Copy, PartialEq)]
+enum Late {
+    /// It has copied some of what has no name yet.
+    Copied,
+    /// All has its name.
+    Removes,
+}
+
 /// Managers, one after the other, most of which die if they `die`.
 struct Managers {
     random: Random,
     die: bool,
     calls: u64,
-    /// The next has no luck either when all units are done.
-    dies_late: bool,
+    /// What is done after all units, when none has died yet.
+    left: Vec<Late>,
     /// Units that were done before they started.
     recorded: u64,
 }
 
 impl Managers {
     fn new(random: &Random, die: bool) -> Self {
-        Self { random: random.clone(), die, calls: 0, dies_late: true, recorded: 0 }
+        Self {
+            random: random.clone(),
+            die,
+            calls: 0,
+            left: vec![Late::Copied, Late::Removes],
+            recorded: 0,
+        }
     }
 
     fn lease_units(&mut self) -> Option<u64> {
         self.random.one_in(2).then(|| 1 << self.random.below(3))
     }
 
-    /// Whether one dies now that all units are done.
-    fn dies(&mut self) -> bool {
-        self.die && (std::mem::take(&mut self.dies_late) || self.random.one_in(6))
+    /// Whether one dies now that all units are done: the first does.
+    fn dies(&mut self, late: Late) -> bool {
+        let is_first = self.left.contains(&late);
+        self.left.retain(|left| *left != late);
+        self.die && (is_first || self.random.one_in(6))
     }
 
     /// What one finds, unless it dies.
@@ -113,6 +130,16 @@ fn until_one_ends<K: Kernel<Part: 'static>>(
     }
 }
 
+/// What is removed before a journal is.
+fn remove_folder(dir: &Path) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_str().unwrap().starts_with(".outputs.cellway-") {
+            std::fs::remove_dir_all(entry.path()).unwrap();
+        }
+    }
+}
+
 /// As [`until_one_ends`], of a rewrite, whose managers die while they copy too.
 fn until_one_is_rewritten<K: Kernel>(
     kernel: &K,
@@ -139,12 +166,13 @@ fn until_one_is_rewritten<K: Kernel>(
         let spans = task.result(part).unwrap();
         if let (Some(shared), Some(output)) = (shared, begun.output) {
             spans.copy(&shared, &output).unwrap();
-            if managers.dies() {
+            if managers.dies(Late::Copied) {
                 continue;
             }
             output.commit(false).unwrap();
         }
-        if managers.dies() {
+        if managers.dies(Late::Removes) {
+            remove_folder(dir);
             continue;
         }
         Journal::remove(kept).unwrap();
@@ -175,16 +203,17 @@ fn until_one_ends_all<K: Kernel<Part: 'static>>(
         let mut found = tell(kernel, task.result(part).unwrap());
         if let (Some(shared), Some(dir)) = (&shared, dir) {
             for (input, number) in inputs.iter().zip(0..) {
-                if managers.dies() {
-                    continue 'managers;
-                }
                 let len_bytes = task.output_bytes(input).unwrap();
                 let output = dir.take((shared, number), input, len_bytes).unwrap();
                 dir.commit(input, output, false).unwrap();
+                if managers.dies(Late::Copied) {
+                    continue 'managers;
+                }
             }
             kept.all_named(inputs.len()).unwrap();
         }
-        if to.is_some() && managers.dies() {
+        if let Some(to) = to.filter(|_| managers.dies(Late::Removes)) {
+            remove_folder(to);
             continue;
         }
         Journal::remove(kept).unwrap();
