@@ -20,6 +20,9 @@ use crate::unfinished::{self, Hidden, hidden_name, is_hidden_name};
 /// What its hidden name is made of.
 const OUTPUTS: &str = "outputs";
 
+/// More files are brought to the disk with all of their file system.
+const SYNCED_MAX: usize = 64;
+
 /// A hidden folder in which files are written by number, each by several processes.
 /// None needs to stay open: any can be opened again, until it is taken out to get its
 /// name. The folder goes with what is in it when that is dropped which made it, unless it
@@ -87,6 +90,10 @@ impl SharedDir {
             }
             let made = rustix::fs::mkdir(path, Mode::RWXU);
             made.map_err(|error| OutputError::os(&name, "cannot be made", &error.into()))?;
+            // Its own name is to survive a power loss too.
+            let beside = path.parent().unwrap_or(path);
+            let synced = File::open(beside).and_then(|dir| dir.sync_all());
+            synced.map_err(|error| OutputError::os(&name, "cannot be made", &error))?;
         }
         let has_links = has_links(path);
         Ok(Self { path: path.to_owned(), is_kept: true, has_links, _hidden: None })
@@ -148,7 +155,19 @@ impl SharedDir {
     /// # Errors
     /// If that fails.
     pub fn settle(&self) -> Result<(), OutputError> {
-        publish::settle(&self.path)
+        let failed = |error: std::io::Error| {
+            OutputError::os(&shown(&self.path), "cannot be brought to the disk", &error)
+        };
+        let files = || self.path.read_dir().map_err(failed);
+        if files()?.nth(SYNCED_MAX).is_some() {
+            return publish::settle(&self.path);
+        }
+        // What others write to the file system meanwhile is not waited for.
+        for file in files()? {
+            let file = file.and_then(|file| File::open(file.path())).map_err(failed)?;
+            file.sync_all().map_err(failed)?;
+        }
+        File::open(&self.path).and_then(|dir| dir.sync_all()).map_err(failed)
     }
 
     /// Takes the file of that number out, to be committed under the name `place`. It is
