@@ -5,6 +5,7 @@ mod rewrite;
 mod sent;
 
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -13,8 +14,10 @@ use cellway::cluster::task::{KernelTask, Part, Task};
 use cellway::cluster::transport::Endpoint;
 use cellway::cluster::transport::mpi::{self, Mpi, WhenLost};
 use cellway::cluster::{Counters, JobSpec, Loss, NodeId};
-use cellway::storage::Input;
-use cellway::stream::{self, Begun, Direct, Outcome, Pieces, Plan, Progress, Spent, Stats};
+use cellway::storage::{Input, SharedDir};
+use cellway::stream::{
+    self, Begun, Direct, Journal, Outcome, Pieces, Plan, Progress, Spent, Stats,
+};
 use cellway::{Effect, Kernel, Options, StreamError};
 use cellway_bench::args::parse_bytes;
 use clap::{Args, ValueEnum};
@@ -137,10 +140,6 @@ impl ClusterArgs {
             };
         }
         let is_rewrite = args.kernel.last.effect == Effect::Rewrite;
-        if args.journal.file().is_some() && (is_many || is_rewrite) {
-            let what = "a run on nodes of many INPUTs, or that rewrites, has no journal yet";
-            return wrong(&format!("{what}; leave it out, or run without nodes"));
-        }
         if args.trace.is_some() {
             return wrong("--trace shows one machine; leave it out, or run without nodes");
         }
@@ -354,7 +353,7 @@ impl Nodes {
         progress: &Progress,
     ) -> anyhow::Result<Found<K::Part>> {
         if kernel.effect() == Effect::Rewrite {
-            return self.rewrite(args, (kernel, input, begun.output.as_ref()), progress);
+            return self.rewrite(args, (kernel, input), begun, progress);
         }
         let Begun { options, output, journal } = begun;
         let output = output.as_ref();
@@ -365,11 +364,7 @@ impl Nodes {
         let plan = task.plan();
         let units = (task.spec().units, task.spec().unit_bytes);
         let output_bytes = plan.output_bytes().unwrap_or(0);
-        let journal = journal.as_mut().map(|journal| {
-            let name = journal.name().to_owned();
-            Ok::<_, anyhow::Error>((name, Pieces::new(journal, output, units, output_bytes)?))
-        });
-        let journal = journal.transpose()?;
+        let journal = kept(journal, |journal| Pieces::new(journal, output, units, output_bytes))?;
         let done = self.carry_out(args, (&task, plan), output.is_some(), journal)?;
         let Some((part, stats)) = done else { return Ok(None) };
         let part = task.result(part).map_err(anyhow::Error::msg)?;
@@ -386,7 +381,7 @@ impl Nodes {
         args: &RunArgs,
         (task, plan): (&dyn Task, &Plan),
         writes: bool,
-        journal: Option<(String, Pieces<'_>)>,
+        journal: Kept<'_>,
     ) -> anyhow::Result<Option<(Option<Part>, Stats)>> {
         let cluster = &args.cluster;
         let config = self.config(cluster);
@@ -486,6 +481,27 @@ impl Nodes {
         stats.bytes_in = task.description().body.1;
         stats.bytes_out = if writes { stats.bytes_in } else { 0 };
         Ok(Some((part, stats)))
+    }
+}
+
+/// A journal's name, and what it takes; `None` of a run that has none.
+type Kept<'j> = Option<(String, Pieces<'j>)>;
+
+fn kept<'j>(
+    journal: &'j mut Option<Journal>,
+    pieces: impl FnOnce(&'j mut Journal) -> Result<Pieces<'j>, StreamError>,
+) -> Result<Kept<'j>, StreamError> {
+    let Some(journal) = journal else { return Ok(None) };
+    let name = journal.name().to_owned();
+    Ok(Some((name, pieces(journal)?)))
+}
+
+/// The folder in `dir` of what has no place in an output yet; `None` where all has it.
+fn shared_dir(kept: &mut Kept<'_>, dir: &Path) -> Result<Option<SharedDir>, StreamError> {
+    match kept {
+        Some((_, pieces)) if pieces.is_named() => Ok(None),
+        Some((_, pieces)) => pieces.shared_dir(dir).map(Some),
+        None => Ok(Some(SharedDir::create(dir)?)),
     }
 }
 

@@ -20,7 +20,9 @@ pub(super) struct JournalArgs {
     /// is complete. Till then OUTPUT, or that of a large INPUT of many, is a hidden
     /// file beside it, and what a wordcount has found a hidden folder beside FILE,
     /// which is on this machine, #U/PATH or PATH. On nodes a wordcount of more different
-    /// words than fit --table-bytes goes on without new records
+    /// words than fit --table-bytes goes on without new records, a hidden folder in
+    /// --out-dir has all outputs until the last is whole, and what rewrites make lies in one,
+    /// and on the disk twice until OUTPUT has its name
     #[arg(long, value_name = "FILE", conflicts_with = "resume", value_parser = names::local())]
     journal: Option<PathBuf>,
     /// Go on with the run recorded in FILE: the same kernel, parameters, INPUTs,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cellway::Kernel;
 use cellway::storage::{self, Listed, OutDir};
-use cellway::stream::{self, Begun, Journal, Outcome, Outputs};
+use cellway::stream::{self, Begun, Journal, Keep, Outcome, Outputs};
 
 use super::stats::Files;
 use super::{Reduced, Run, is_stdout, journal, progress, tell_layout, would_replace};
@@ -20,7 +20,7 @@ impl Run<'_> {
         let inputs = self.list()?;
         if !self.nodes.manages() {
             // What it computes is the manager's.
-            return self.on_nodes(kernel, &inputs, None).map(drop);
+            return self.on_nodes(kernel, &inputs, None, &mut None).map(drop);
         }
         self.check_outputs(out_dir, &inputs)?;
         // What the kernel or the layout refuses leaves no directories.
@@ -32,7 +32,7 @@ impl Run<'_> {
         let outcome = if self.nodes.is_none() {
             self.stream_many(kernel, &inputs, Some(&outputs), &mut journal)?
         } else {
-            let outcome = self.on_nodes(kernel, &inputs, Some(&outputs))?;
+            let outcome = self.on_nodes(kernel, &inputs, Some(&outputs), &mut journal)?;
             outcome.expect("the manager of a run is told what was found")
         };
         journal::done(journal)?;
@@ -51,7 +51,7 @@ impl Run<'_> {
         let (_, mut journal) = self.begin_many(kernel, &inputs, None)?;
         let outcome = match self.nodes.is_none() {
             true => Some(self.stream_many(kernel, &inputs, None, &mut journal)?),
-            false => self.on_nodes(kernel, &inputs, None)?,
+            false => self.on_nodes(kernel, &inputs, None, &mut journal)?,
         };
         let files = self.files(&inputs, None);
         Ok(outcome.map(|outcome| Reduced { outcome, files, stats_file, journal }))
@@ -66,7 +66,11 @@ impl Run<'_> {
         self.check_apart()?;
         let (args, options) = (self.args, self.args.layout.options());
         let run = (kernel, inputs, &options);
-        let (dir, journal) = Begun::many(run, out_dir, args.journal.keep(), args.force)?;
+        let keep = if self.nodes.manages() { args.journal.keep() } else { Keep::Nothing };
+        let (dir, journal) = match self.nodes.is_none() {
+            true => Begun::many(run, out_dir, keep, args.force)?,
+            false => Begun::many_on_nodes(run, out_dir, keep, args.force)?,
+        };
         Ok((dir, journal.map(|journal| args.journal.begun(journal))))
     }
 

@@ -88,6 +88,7 @@ const ON_NODES: &[&str] = &[
     "crc32c {} --nodes 2 --unit 128K",
     "linreg {} --type f64 --nodes 4",
     "wordcount {} --nodes 3",
+    "replace {} {} --pattern [aeiou]+ --with <vowels> --nodes 3",
 ];
 
 /// One kernel in a folder, and what an undisturbed run came to.
@@ -273,7 +274,9 @@ fn killed_runs_on_nodes_go_on_and_end_the_same() {
 
 #[test]
 fn killed_runs_go_on_and_replace_the_old_output_at_last() {
-    with_journals(&RUNS[..3], Some(b"old"), Kills::share(20));
+    let on_nodes = ON_NODES.iter().filter(|run| run.starts_with("replace"));
+    let runs: Vec<_> = RUNS[..3].iter().chain(on_nodes).copied().collect();
+    with_journals(&runs, Some(b"old"), Kills::share(24));
 }
 
 /// Without a journal, by any scheme: all or nothing, and nothing to take away.

@@ -13,6 +13,7 @@ mod many;
 mod many_kills;
 mod names;
 mod nodes;
+mod nodes_journal;
 mod nodes_many;
 mod outputs;
 mod program;

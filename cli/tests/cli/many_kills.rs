@@ -18,6 +18,15 @@ const RUNS: &[&str] = &[
     "wordcount -r {} --table-bytes 256K",
 ];
 
+/// On nodes, all of which are killed with their manager.
+const ON_NODES: &[&str] = &[
+    "identity -r {} --out-dir {} --nodes 3",
+    "replace -r {} --out-dir {} --pattern [aeiou]+ --with <vowels> --nodes 3",
+    "crc32c -r {} --nodes 2",
+    "linreg -r {} --type f64 --nodes 3",
+    "wordcount -r {} --nodes 3 --tree 2",
+];
+
 /// Of the kills, for each of the runs.
 const SHARE_PERCENT: u64 = 10;
 
@@ -78,8 +87,10 @@ impl Scene<'_> {
 
     /// Whether each output that has its name is whole.
     fn is_sound(&self) {
-        for (path, content) in tree(&self.folder.path("out")) {
-            let hidden = path.file_name().unwrap().to_str().unwrap().starts_with('.');
+        let out = self.folder.path("out");
+        for (path, content) in tree(&out) {
+            let mut names = path.strip_prefix(&out).unwrap().iter();
+            let hidden = names.any(|name| name.to_str().unwrap().starts_with('.'));
             assert!(hidden || self.outputs.get(&path) == Some(&content), "{}", path.display());
         }
     }
@@ -118,9 +129,18 @@ impl Scene<'_> {
 
 #[test]
 fn killed_runs_over_many_go_on_and_end_the_same() {
+    killed(RUNS);
+}
+
+#[test]
+fn killed_runs_over_many_on_nodes_go_on_and_end_the_same() {
+    killed(ON_NODES);
+}
+
+fn killed(runs: &[&str]) {
     let (folder, mut moments) = (Folder::new(), Moments::new());
     inputs(&folder);
-    for run in RUNS {
+    for run in runs {
         let mut scene = Scene {
             folder: &folder,
             line: format!("{run} --block 256K"),

@@ -145,7 +145,6 @@ fn what_nodes_cannot_do_is_said() {
         ("crc32c {} --manager-only", &["--cluster"]),
         ("crc32c {} --nodes 2 --manager-only", &["--nodes", "--manager-only"]),
         ("crc32c {} --nodes 257", &["256"]),
-        ("crc32c {} {} --nodes 2 --journal j", &["journal"]),
         ("crc32c {} --nodes 2 --trace t", &["--trace"]),
         ("crc32c {} --tree 2", &["--tree", "--nodes"]),
         ("crc32c {} --nodes 4 --tree 0", &["--tree 0", "two or more"]),
@@ -480,6 +479,7 @@ fn a_manager_that_is_killed_goes_on_from_its_journal() {
     let mut kills = kills();
     for (line, printed) in [
         ("run identity {} {}", &vec![]),
+        ("run replace --pattern Q --with q {} {}", &vec![]),
         ("run wordcount {} --top 9", &words),
         ("run blake3 {}", &hash),
     ]

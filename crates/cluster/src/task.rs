@@ -208,6 +208,14 @@ pub trait Task: Send + Sync {
     /// A result of these units counts, which no other one of them did.
     fn done(&self, units: Range<u64>);
 
+    /// These units were done by a manager before this one.
+    ///
+    /// # Errors
+    /// If what was written of them is gone.
+    fn recorded(&self, _units: &[Range<u64>]) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Merges `later` into `part`.
     ///
     /// # Errors
@@ -461,7 +469,8 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
             return Err(InputError::changed(self.input.name(), what).to_string());
         }
         let joined = self.joined.get().and_then(|joined| joined.output.as_ref());
-        settle(self.output.or(joined))
+        settle(self.output.or(joined))?;
+        self.spool.map_or(Ok(()), Spool::settle).map_err(|error| error.to_string())
     }
 
     fn done(&self, units: Range<u64>) {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{OutputError, OutputErrorKind, shown};
 use crate::list::Listed;
-use crate::output::{Options, Output};
+use crate::output::{Options, Output, SharedDir};
+use crate::publish;
 
 /// Where the outputs of many inputs go, each under its input's name.
 #[derive(Clone, Debug)]
@@ -132,6 +133,21 @@ impl OutDir {
         Output::create(&place, &Options { force, len_bytes })
     }
 
+    /// Takes the output for an input from where several wrote it, by its number.
+    ///
+    /// # Errors
+    /// Those of [`SharedDir::take`].
+    pub fn take(
+        &self,
+        (shared, number): (&SharedDir, u64),
+        input: &Listed,
+        len_bytes: Option<u64>,
+    ) -> Result<Output, OutputError> {
+        let place = self.place(input);
+        let force = self.force || self.is_made_again(&place);
+        shared.take(number, &place, &Options { force, len_bytes })
+    }
+
     /// Gives an output its name.
     ///
     /// # Errors
@@ -158,11 +174,7 @@ impl OutDir {
     /// # Errors
     /// If that fails.
     pub fn settle(&self) -> Result<(), OutputError> {
-        let failed = |error: std::io::Error| {
-            OutputError::os(&self.name(), "cannot be brought to the disk", &error)
-        };
-        let dir = std::fs::File::open(&self.path).map_err(failed)?;
-        rustix::fs::syncfs(dir).map_err(|error| failed(error.into()))
+        publish::settle(&self.path)
     }
 
     fn make(&self, path: &Path) -> Result<(), OutputError> {

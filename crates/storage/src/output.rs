@@ -3,7 +3,7 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -251,9 +251,14 @@ impl Output {
     /// If one of them cannot be read.
     pub(crate) fn is_same_as(&self, path: &Path) -> Result<bool, OutputError> {
         let failed = |error: io::Error| OutputError::os(&self.name, "cannot be compared", &error);
-        let (len, other) = (self.file.metadata(), File::open(path).map_err(failed)?);
-        let len = len.map_err(failed)?.len();
-        if other.metadata().map_err(failed)?.len() != len {
+        let other = File::open(path).map_err(failed)?;
+        let (own, found) = (self.file.metadata(), other.metadata());
+        let (own, found) = (own.map_err(failed)?, found.map_err(failed)?);
+        if (own.dev(), own.ino()) == (found.dev(), found.ino()) {
+            return Ok(true);
+        }
+        let len = own.len();
+        if found.len() != len {
             return Ok(false);
         }
         let (mut ours, mut theirs) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);

@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, renameat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
+use crate::error::{OutputError, shown};
 use crate::name::Name;
 use crate::unfinished::{self, Hidden};
 
@@ -82,6 +84,15 @@ fn rename_to_free(hidden: &Hidden, name: &Name) -> rustix::io::Result<()> {
 
 fn link(file: &File, name: &Name, to: &OsString) -> rustix::io::Result<()> {
     linkat(CWD, fd_path(file), &*name.dir, to, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// Brings all that was written to the file system of a folder, and its names, to the disk.
+pub(crate) fn settle(dir: &Path) -> Result<(), OutputError> {
+    let failed = |error: std::io::Error| {
+        OutputError::os(&shown(dir), "cannot be brought to the disk", &error)
+    };
+    let dir = File::open(dir).map_err(failed)?;
+    rustix::fs::syncfs(dir).map_err(|error| failed(error.into()))
 }
 
 /// Makes the new name survive a power loss.

@@ -113,7 +113,8 @@ pub(crate) struct Record {
     pub(crate) output_bytes: u64,
     /// The output's device and inode; zeros if there is none yet.
     pub(crate) output: (u64, u64),
-    /// Where that of one of many inputs goes.
+    /// Where that of one of many inputs goes; with nodes the folder of what has no place in
+    /// an output yet.
     pub(crate) unfinished: Option<OutputMark>,
     /// The merged part of those units, as the kernel saved it; with nodes their pieces.
     pub(crate) part: Vec<u8>,

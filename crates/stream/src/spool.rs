@@ -57,6 +57,14 @@ impl Spool {
         self.dir.get().map(SharedDir::path)
     }
 
+    /// Brings what was made in the folder to the disk.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn settle(&self) -> Result<(), OutputError> {
+        self.dir.get().map_or(Ok(()), SharedDir::settle)
+    }
+
     fn own(&self) -> Result<&Own, KernelError> {
         let did_not = || KernelError::new("this node did not join", "this is a bug in Cellway");
         let dir = self.dir.get().ok_or_else(did_not)?;
@@ -127,7 +135,14 @@ impl Spans {
         })
     }
 
-    /// Copies them from the spools in `dir`, which are freed meanwhile; how many bytes.
+    /// How many bytes they are.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.0.iter().map(|span| span.len).sum()
+    }
+
+    /// Copies them from the spools in `dir`; how many bytes. What is copied is given back
+    /// to the disk, unless a run that goes on after this one may have to copy it again.
     ///
     /// # Errors
     /// If they cannot be read, or not be written.
@@ -141,6 +156,9 @@ impl Spans {
             }
             if let Some((_, spool)) = &open {
                 copy(span, spool, &mut writer, &mut buf)?;
+                if !dir.is_kept() {
+                    spool.free(span.offset..span.offset + span.len);
+                }
             }
             all += span.len;
         }
@@ -162,7 +180,6 @@ fn copy(
         writer.write_all(part)?;
         at += part.len() as u64;
     }
-    spool.free(span.offset..end);
     Ok(())
 }
 

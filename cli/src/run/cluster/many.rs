@@ -1,12 +1,12 @@
 //! Many inputs on nodes.
 
 use cellway::cluster::task::{ManyTask, Task as _};
-use cellway::storage::{Listed, Options, SharedDir};
-use cellway::stream::{Outcome, Outputs};
+use cellway::storage::{Listed, SharedDir};
+use cellway::stream::{Journal, Outcome, Outputs, Pieces};
 use cellway::{Effect, Kernel};
 
-use super::Found;
-use crate::run::{Run, progress};
+use super::{Found, kept, shared_dir};
+use crate::run::{Run, journal, progress};
 
 impl Run<'_> {
     /// Streams `inputs` on all nodes; the outputs get their names at the end, when
@@ -16,45 +16,76 @@ impl Run<'_> {
         kernel: &K,
         inputs: &[Listed],
         outputs: Option<&Outputs<'_>>,
+        journal: &mut Option<Journal>,
     ) -> anyhow::Result<Found<K::Part>> {
         let (args, nodes) = (self.args, &self.nodes);
-        let rewrites = kernel.effect() == Effect::Rewrite;
-        let in_place = outputs.filter(|_| !rewrites);
-        let shared = in_place.map(|outputs| SharedDir::create(outputs.dir.path())).transpose()?;
+        let options = args.options();
+        let options = journal.as_ref().map_or(options.clone(), |journal| journal.options(&options));
+        let options = args.cluster.options(nodes, options);
         let len_bytes = inputs.iter().map(Listed::len_bytes).sum();
         self.watched(len_bytes, |progress| {
             let work = || {
-                if rewrites {
-                    return nodes.rewrite_many(args, (kernel, inputs, outputs), progress);
+                if kernel.effect() == Effect::Rewrite {
+                    let of = (kernel, inputs, outputs);
+                    return nodes.rewrite_many(args, of, options, journal, progress);
                 }
-                let options = args.cluster.options(nodes, args.options());
-                let shared = shared.as_ref();
-                let task = ManyTask::new(kernel, inputs, shared, &options, progress)?;
+                let mut pieces = kept(journal, Pieces::of_many)?;
+                let shared = outputs
+                    .map(|outputs| shared_dir(&mut pieces, outputs.dir.path()))
+                    .transpose()?
+                    .flatten();
+                let task = ManyTask::new(kernel, inputs, shared.as_ref(), &options, progress)?;
                 let lease_units = nodes.lease_units(args, task.spec());
                 let task = task.lease_units(lease_units);
                 let writes = kernel.effect().writes();
                 let Some((part, stats)) =
-                    nodes.carry_out(args, (&task, task.plan()), writes, None)?
+                    nodes.carry_out(args, (&task, task.plan()), writes, pieces)?
                 else {
                     return Ok(None);
                 };
                 let part = task.result(part).map_err(anyhow::Error::msg)?;
-                if let (Some(outputs), Some(shared)) = (outputs, shared) {
-                    // Others may still be at a block that somebody else has put already.
-                    let all_ended = nodes.end()?;
-                    for (input, number) in inputs.iter().zip(0..) {
-                        let (dir, len_bytes) = (outputs.dir, task.output_bytes(input)?);
-                        let options = Options { force: dir.force(), len_bytes };
-                        let mut output = shared.take(number, &dir.place(input), &options)?;
-                        if !all_ended {
-                            output.unshare()?;
-                        }
-                        output.commit(outputs.sync)?;
-                    }
+                if let (Some(outputs), Some(shared)) = (outputs, &shared) {
+                    self.name(&task, (inputs, outputs), shared, journal)?;
                 }
                 Ok(Some(Outcome { part, stats }))
             };
             if nodes.manages() { progress::show(progress, len_bytes, work) } else { work() }
         })
     }
+
+    /// Gives the outputs their names.
+    fn name<K: Kernel>(
+        &self,
+        task: &ManyTask<'_, K>,
+        (inputs, outputs): (&[Listed], &Outputs<'_>),
+        shared: &SharedDir,
+        journal: &mut Option<Journal>,
+    ) -> anyhow::Result<()> {
+        // Others may still be at a block that somebody else has put already.
+        let all_ended = self.nodes.end()?;
+        for (input, number) in inputs.iter().zip(0..) {
+            journal::resumable(journal, |_| {
+                let len_bytes = task.output_bytes(input)?;
+                let mut output = outputs.dir.take((shared, number), input, len_bytes)?;
+                if !all_ended {
+                    output.unshare()?;
+                }
+                Ok(outputs.dir.commit(input, output, outputs.sync)?)
+            })?;
+        }
+        all_named(journal, outputs, inputs)
+    }
+}
+
+/// Records that all outputs have their names, so that what they are made of can go.
+pub(super) fn all_named(
+    journal: &mut Option<Journal>,
+    outputs: &Outputs<'_>,
+    inputs: &[Listed],
+) -> anyhow::Result<()> {
+    journal::resumable(journal, |journal| {
+        let Some(journal) = journal else { return Ok(()) };
+        outputs.dir.settle()?;
+        Ok(journal.all_named(inputs.len())?)
+    })
 }

@@ -4,15 +4,17 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use cellway::cluster::task::{KernelTask, ManyTask, Part, Task};
+use cellway::cluster::task::{KernelTask, ManyTask, Task as _};
 use cellway::storage::{Input, Listed, Output, SharedDir, shown};
 use cellway::stream::{
-    self, Outcome, Outputs, Plan, PlanError, Progress, Spool, Spooled, Stats, StreamError,
+    self, Begun, Journal, Outcome, Outputs, Pieces, Plan, PlanError, Progress, Spool, Spooled,
+    StreamError,
 };
 use cellway::{Kernel, Options};
 
-use super::{Found, Nodes};
-use crate::run::RunArgs;
+use super::many::all_named;
+use super::{Found, Nodes, kept, shared_dir};
+use crate::run::{RunArgs, journal};
 
 /// A spool for what is called `name`, in a folder that the manager makes.
 fn spool(name: &str, dir: Option<&SharedDir>) -> Spool {
@@ -33,26 +35,40 @@ impl Nodes {
     pub(super) fn rewrite<K: Kernel>(
         &self,
         args: &RunArgs,
-        (kernel, input, output): (&K, &Input, Option<&Output>),
+        (kernel, input): (&K, &Input),
+        begun: &mut Begun,
         progress: &Progress,
     ) -> anyhow::Result<Found<K::Part>> {
-        let (options, plan) =
-            self.rewriting(args, |options| stream::plan(kernel, input, options))?;
-        let dir =
-            output.map(|output| SharedDir::create(folder(output)?).map_err(StreamError::from));
-        let dir = dir.transpose()?;
+        let Begun { options, output, journal } = begun;
+        let output = output.as_ref();
+        let options = args.cluster.options(self, options.clone());
+        let (options, plan) = rewriting(options, |options| stream::plan(kernel, input, options))?;
+        let units = plan.units.unwrap_or(0);
+        let mut pieces =
+            kept(journal, |journal| Pieces::new(journal, output, (units, plan.block_bytes), 0))?;
+        let dir = output.map(|output| shared_dir(&mut pieces, folder(output)?)).transpose()?;
+        let dir = dir.flatten();
         let name = args.files.last().map(|output| shown(output)).unwrap_or_default();
         let spool = spool(&name, dir.as_ref());
-        let kernel = &Spooled::new(kernel, &spool, &plan, plan.units.unwrap_or(0));
+        let kernel = &Spooled::new(kernel, &spool, &plan, units);
         let task = KernelTask::new(kernel, input, None, &options, progress)?.spool(&spool);
         let lease_units = self.lease_units(args, task.spec());
         let task = task.lease_units(lease_units);
-        let stats = self.carry_out_and_copy(args, (&task, task.plan()), |part| {
-            let spans = task.result(part).map_err(anyhow::Error::msg)?;
-            let (dir, output) = dir.as_ref().zip(output).context("a manager has an output")?;
-            Ok(spans.copy(dir, output)?)
-        })?;
-        Ok(stats.map(|stats| Outcome { part: kernel.dropped(), stats }))
+        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, pieces)?
+        else {
+            return Ok(None);
+        };
+        let spans = task.result(part).map_err(anyhow::Error::msg)?;
+        let copied = Instant::now();
+        stats.bytes_out = match (&dir, output) {
+            (Some(dir), Some(output)) => {
+                journal::resumable(journal, |_| Ok(spans.copy(dir, output)?))?
+            }
+            // It has its name, from an earlier run.
+            _ => spans.len_bytes(),
+        };
+        stats.elapsed += copied.elapsed();
+        Ok(Some(Outcome { part: kernel.dropped(), stats }))
     }
 
     /// As one on nodes for transforms, for a rewrite of many inputs.
@@ -60,11 +76,15 @@ impl Nodes {
         &self,
         args: &RunArgs,
         (kernel, inputs, outputs): (&K, &[Listed], Option<&Outputs<'_>>),
+        options: Options,
+        journal: &mut Option<Journal>,
         progress: &Progress,
     ) -> anyhow::Result<Found<K::Part>> {
         let (options, plan) =
-            self.rewriting(args, |options| stream::plan_all(kernel, inputs, options))?;
-        let dir = outputs.map(|outputs| SharedDir::create(outputs.dir.path())).transpose()?;
+            rewriting(options, |options| stream::plan_all(kernel, inputs, options))?;
+        let mut pieces = kept(journal, Pieces::of_many)?;
+        let dir = outputs.map(|outputs| shared_dir(&mut pieces, outputs.dir.path())).transpose()?;
+        let dir = dir.flatten();
         let out_dir = args.out_dir.as_deref().map(shown).unwrap_or_default();
         let spool = spool(&format!("an output in {out_dir}"), dir.as_ref());
         let lens = inputs.iter().filter_map(Listed::len_bytes);
@@ -73,49 +93,40 @@ impl Nodes {
         let task = ManyTask::new(kernel, inputs, None, &options, progress)?.spool(&spool);
         let lease_units = self.lease_units(args, task.spec());
         let task = task.lease_units(lease_units);
-        let stats = self.carry_out_and_copy(args, (&task, task.plan()), |part| {
-            let spans = task.result(part).map_err(anyhow::Error::msg)?;
-            let (dir, outputs) = dir.as_ref().zip(outputs).context("a manager has outputs")?;
-            let (mut made, mut copied_bytes) = (spans.inputs(), 0);
-            for input in inputs {
-                let output = outputs.dir.create(input, None)?;
-                if task.has_units(input)? {
-                    let spans = made.next().context("an input has no output; this is a bug")?;
-                    copied_bytes += spans.copy(dir, &output)?;
-                }
-                output.commit(outputs.sync)?;
-            }
-            Ok(copied_bytes)
-        })?;
-        Ok(stats.map(|stats| Outcome { part: kernel.dropped(), stats }))
-    }
-
-    /// How each node rewrites, with the blocks that all have.
-    fn rewriting(
-        &self,
-        args: &RunArgs,
-        plan: impl FnOnce(&Options) -> Result<Plan, StreamError>,
-    ) -> anyhow::Result<(Options, Plan)> {
-        let mut options = args.cluster.options(self, args.options());
-        let plan = plan(&options)?;
-        options.block_bytes = Some(plan.block_bytes);
-        Ok((options, plan))
-    }
-
-    /// Has all rewrite; at the manager, `copy` puts together what they made, and says how
-    /// many bytes.
-    fn carry_out_and_copy(
-        &self,
-        args: &RunArgs,
-        job: (&dyn Task, &Plan),
-        copy: impl FnOnce(Option<Part>) -> anyhow::Result<u64>,
-    ) -> anyhow::Result<Option<Stats>> {
-        let Some((part, mut stats)) = self.carry_out(args, job, true, None)? else {
+        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, pieces)?
+        else {
             return Ok(None);
         };
-        let began = Instant::now();
-        stats.bytes_out = copy(part)?;
-        stats.elapsed += began.elapsed();
-        Ok(Some(stats))
+        let spans = task.result(part).map_err(anyhow::Error::msg)?;
+        stats.bytes_out = spans.len_bytes();
+        let Some((dir, outputs)) = dir.as_ref().zip(outputs) else {
+            return Ok(Some(Outcome { part: kernel.dropped(), stats }));
+        };
+        let (mut made, copied) = (spans.inputs(), Instant::now());
+        for input in inputs {
+            let own = if task.has_units(input)? {
+                Some(made.next().context("an input has no output; this is a bug")?)
+            } else {
+                None
+            };
+            journal::resumable(journal, |_| {
+                let output = outputs.dir.create(input, None)?;
+                own.map_or(Ok(0), |own| own.copy(dir, &output))?;
+                Ok(outputs.dir.commit(input, output, outputs.sync)?)
+            })?;
+        }
+        all_named(journal, outputs, inputs)?;
+        stats.elapsed += copied.elapsed();
+        Ok(Some(Outcome { part: kernel.dropped(), stats }))
     }
+}
+
+/// How each node rewrites, with the blocks that all have.
+fn rewriting(
+    mut options: Options,
+    plan: impl FnOnce(&Options) -> Result<Plan, StreamError>,
+) -> anyhow::Result<(Options, Plan)> {
+    let plan = plan(&options)?;
+    options.block_bytes = Some(plan.block_bytes);
+    Ok((options, plan))
 }

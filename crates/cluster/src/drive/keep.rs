@@ -116,6 +116,9 @@ impl Keep {
             if units.iter().any(|units| units.is_empty() || units.end > known) {
                 return Err(pieces.unfit("it tells of units that this run has not"));
             }
+            if let Some(task) = of {
+                task.recorded(units).map_err(|why| pieces.unfit(&why))?;
+            }
         }
         let due = pieces.due().saturating_duration_since(Instant::now());
         let (records, to_record) = mpsc::channel::<Vec<Piece>>();

@@ -201,10 +201,25 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
 
     /// Where an input's output goes at this node.
     fn output(&self, number: usize) -> Result<Option<storage::Output>, OutputError> {
-        let joined = self.joined.get().and_then(|joined| joined.outputs.as_ref());
-        let outputs = self.outputs.or(joined);
         let name = self.inputs.get(number).map(output_of).unwrap_or_default();
-        outputs.map(|outputs| outputs.open(number as u64, &name)).transpose()
+        self.outputs().map(|outputs| outputs.open(number as u64, &name)).transpose()
+    }
+
+    /// Whether what was written of the first `units` of an input can still be there.
+    fn check_there(&self, outputs: &SharedDir, number: usize, units: u64) -> Result<(), String> {
+        let Some(input) = self.inputs.get(number) else { return Ok(()) };
+        let whole = self.output_bytes(input).map_err(|error| error.to_string())?.unwrap_or(0);
+        let written = units.saturating_mul(self.plan.block_bytes).min(whole);
+        match outputs.len_bytes(number as u64).unwrap_or(0) < written {
+            true => Err(format!("{} is shorter than what was written of it", output_of(input))),
+            false => Ok(()),
+        }
+    }
+
+    /// Where all of them go.
+    fn outputs(&self) -> Option<&SharedDir> {
+        let joined = self.joined.get().and_then(|joined| joined.outputs.as_ref());
+        self.outputs.or(joined)
     }
 }
 
@@ -294,9 +309,11 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
         save(self.kernel, &self.description.input, part)
     }
 
-    /// Its outputs do not outlive their manager.
+    /// What was changed since it was listed a journal knows.
     fn settle(&self) -> Result<(), String> {
-        Err(format!("{}: a run over many inputs on nodes has no journal", self.description.input))
+        let said = |error: OutputError| error.to_string();
+        self.outputs().map_or(Ok(()), SharedDir::settle).map_err(said)?;
+        self.spool.map_or(Ok(()), Spool::settle).map_err(said)
     }
 
     fn done(&self, units: Range<u64>) {
@@ -305,6 +322,14 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
             bytes_of(units, self.units.unit_bytes, len_bytes.unwrap_or(0))
         };
         self.progress.add_done(self.units.inputs(units).map(of_input).sum());
+    }
+
+    fn recorded(&self, units: &[Range<u64>]) -> Result<(), String> {
+        let Some(outputs) = self.outputs.filter(|outputs| outputs.is_kept()) else { return Ok(()) };
+        for (number, own) in units.iter().flat_map(|units| self.units.inputs(units.clone())) {
+            self.check_there(outputs, number, own.end)?;
+        }
+        Ok(())
     }
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {

@@ -40,13 +40,13 @@ mod old {
 }
 
 /// Which means each point is near to: none, one or more of them.
-struct Nearby {
+pub(crate) struct Nearby {
     means: Vec<Mean>,
     parameters: Vec<u8>,
 }
 
 impl Nearby {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let means = (0..6).map(|id| Mean { id, x: f64::from(id) * 9000.0, y: -5.0 });
         let means: Vec<_> = means.collect();
         let parameters = Records::of(&means).to_bytes();

@@ -7,7 +7,7 @@ use storage::{Input, Listed, OutDir, Output, Partial};
 use super::Journal;
 use super::file::is_torn;
 use crate::error::StreamError;
-use crate::kernel::Kernel;
+use crate::kernel::{Effect, Kernel};
 use crate::many::plan_all;
 use crate::plan::{Options, Plan};
 use crate::run::{check_journaled, plan};
@@ -75,7 +75,9 @@ impl Begun {
         force: bool,
         (options, on_nodes): (&Options, bool),
     ) -> Result<Self, StreamError> {
-        let plan = |options: &Options| match on_nodes {
+        // A rewrite that is shared is laid out as it is, and then made a reduction of.
+        let is_shared = on_nodes && kernel.effect() != Effect::Rewrite;
+        let plan = |options: &Options| match is_shared {
             true => plan_shares(kernel, input, None, options),
             false => plan(kernel, input, options),
         };
@@ -87,7 +89,11 @@ impl Begun {
             let run = (kernel, input, &plan);
             let journal = Journal::create_by(path, force_journal, run, partial.as_ref(), on_nodes)?;
             match partial.map(|partial| partial.create(&how(&plan))).transpose() {
-                Ok(output) => Ok(Self { options: options.clone(), output, journal: Some(journal) }),
+                Ok(output) => {
+                    // Nodes have the journal's units, whatever is cached by then.
+                    let options = if on_nodes { journal.options(options) } else { options.clone() };
+                    Ok(Self { options, output, journal: Some(journal) })
+                }
                 Err(error) => {
                     // Nothing was done that one could go on from.
                     journal.remove()?;
@@ -137,16 +143,39 @@ impl Begun {
         keep: Keep<'_>,
         force: bool,
     ) -> Result<(Option<OutDir>, Option<Journal>), StreamError> {
+        Self::begin_many(run, out_dir, keep, (force, false))
+    }
+
+    /// As [`Begun::many`], of a run that nodes have their shares in; the journal takes
+    /// [`Pieces`](super::Pieces), of units of its length ([`Journal::options`]).
+    ///
+    /// # Errors
+    /// Those of [`Begun::many`].
+    pub fn many_on_nodes<K: Kernel>(
+        run: (&K, &[Listed], &Options),
+        out_dir: Option<&Path>,
+        keep: Keep<'_>,
+        force: bool,
+    ) -> Result<(Option<OutDir>, Option<Journal>), StreamError> {
+        Self::begin_many(run, out_dir, keep, (force, true))
+    }
+
+    fn begin_many<K: Kernel>(
+        run: (&K, &[Listed], &Options),
+        out_dir: Option<&Path>,
+        keep: Keep<'_>,
+        (force, on_nodes): (bool, bool),
+    ) -> Result<(Option<OutDir>, Option<Journal>), StreamError> {
         let prepare = || out_dir.map(|dir| OutDir::prepare(dir, run.1, force)).transpose();
         let anew = |path, force_journal| {
             check_journaled(&plan_all(run.0, run.1, run.2)?)?;
             let dir = prepare()?;
-            let journal = Journal::create_all(path, force_journal, run, dir.as_ref())?;
+            let journal = Journal::create_all_by(path, force_journal, run, dir.as_ref(), on_nodes)?;
             Ok((dir, Some(journal)))
         };
         let resume = |path| {
             let journal = Journal::open(path)?;
-            journal.check_all(run, out_dir)?;
+            journal.check_all_by(run, out_dir, on_nodes)?;
             let done = journal.inputs_done();
             let go_on = |dir| OutDir::go_on(dir, run.1, done, force);
             Ok((out_dir.map(go_on).transpose()?, Some(journal)))

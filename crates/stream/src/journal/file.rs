@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use storage::{Input, Listed, OutDir, Partial, shown};
+use storage::{Input, Listed, OutDir, Partial, SharedDir, shown};
 
 use super::{Beside, Header, JournalError, JournalErrorKind, OutputMark, PAYLOAD_BYTES_MAX};
 use super::{Record, Unreadable};
@@ -85,7 +85,19 @@ impl Journal {
         run: (&K, &[Listed], &Options),
         out_dir: Option<&OutDir>,
     ) -> Result<Self, StreamError> {
+        Self::create_all_by(path, force, run, out_dir, false)
+    }
+
+    /// As [`Journal::create_all`], of a run `on_nodes` or without.
+    pub(super) fn create_all_by<K: Kernel>(
+        path: &Path,
+        force: bool,
+        run: (&K, &[Listed], &Options),
+        out_dir: Option<&OutDir>,
+        on_nodes: bool,
+    ) -> Result<Self, StreamError> {
         let header = Header::of_many(&shown(path), run, out_dir.map(OutDir::path))?;
+        let header = Header { on_nodes, ..header };
         if let Some(dir) = out_dir {
             dir.check_apart(run.1)?;
         }
@@ -223,18 +235,36 @@ impl Journal {
     /// What is different, or options that do not fit.
     pub fn check_all<K: Kernel>(
         &self,
-        (kernel, inputs, options): (&K, &[Listed], &Options),
+        run: (&K, &[Listed], &Options),
         out_dir: Option<&Path>,
     ) -> Result<(), StreamError> {
+        self.check_all_by(run, out_dir, false)
+    }
+
+    /// As [`Journal::check_all`], of a run `on_nodes` or without.
+    pub(super) fn check_all_by<K: Kernel>(
+        &self,
+        (kernel, inputs, options): (&K, &[Listed], &Options),
+        out_dir: Option<&Path>,
+        on_nodes: bool,
+    ) -> Result<(), StreamError> {
         let run = (kernel, inputs, &self.options(options));
-        Ok(self.header.check(&self.name, &Header::of_many(&self.name, run, out_dir)?)?)
+        let now = Header { on_nodes, ..Header::of_many(&self.name, run, out_dir)? };
+        Ok(self.header.check(&self.name, &now)?)
     }
 
     /// The unfinished output of a run that has one.
     #[must_use]
     pub fn partial(&self) -> Option<Partial> {
         let last = self.last.as_ref().and_then(|last| last.unfinished.as_ref());
+        let last = last.filter(|_| !self.header.on_nodes);
         last.or(self.header.output.as_ref()).and_then(OutputMark::partial)
+    }
+
+    /// The folder of what nodes made that has no place in an output yet.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        let last = self.last.as_ref().and_then(|last| last.unfinished.as_ref());
+        last.filter(|_| self.header.on_nodes).map(OutputMark::path)
     }
 
     /// Its device and inode, and how many of its bytes are whole; `None` before
@@ -251,14 +281,28 @@ impl Journal {
         self.last.as_ref().map_or(0, |last| usize::try_from(last.inputs).unwrap_or(usize::MAX))
     }
 
+    /// All of so many inputs have their outputs, from a run on nodes.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    pub fn all_named(&mut self, inputs: usize) -> Result<(), JournalError> {
+        let last = self.last.clone().unwrap_or_default();
+        self.append(Record { inputs: inputs as u64, ..last })
+    }
+
     /// Removes it, and what is beside it: the run is complete, or nothing of it
     /// is worth keeping.
     ///
     /// # Errors
     /// If it cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
-        // First the journal: one that is there has all that it tells of.
-        let removed = std::fs::remove_file(&self.path).and_then(|()| self.beside().remove());
+        // First the journal: one that is there has all that it tells of. But for what
+        // nodes made, which may be much, and is in outputs by now that it tells of too.
+        let removed = self
+            .folder()
+            .map_or(Ok(()), SharedDir::discard)
+            .and_then(|()| std::fs::remove_file(&self.path))
+            .and_then(|()| self.beside().remove());
         removed.map_err(|error| {
             JournalError::io(&self.name, "is done with, and cannot be removed", &error)
         })
@@ -291,6 +335,18 @@ impl Journal {
     /// From now on it is about one of several inputs.
     pub(crate) fn turn_to(&mut self, input: usize, unfinished: Option<&Partial>) {
         self.place = (input as u64, unfinished.map(OutputMark::of));
+    }
+
+    /// From now on records tell of that folder.
+    pub(super) fn keep_folder(&mut self, folder: &Path) {
+        self.place.1 = Some(OutputMark::of_folder(folder));
+    }
+
+    /// From now on it is about what the last record is about.
+    pub(super) fn go_on(&mut self) {
+        if let Some(last) = &self.last {
+            self.place = (last.inputs, last.unfinished.clone());
+        }
     }
 
     /// The last record, if it is about the input that is worked on.
@@ -350,6 +406,7 @@ fn replace(name: &str, path: &Path) -> Result<(), JournalError> {
         if let Some(partial) = old.partial() {
             partial.discard(old.written().map(|(identity, _)| identity));
         }
+        old.folder().map_or(Ok(()), SharedDir::discard).map_err(failed)?;
         old.beside().remove().map_err(failed)?;
     }
     std::fs::remove_file(path).map_err(failed)

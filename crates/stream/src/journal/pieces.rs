@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::time::Instant;
 
 use crc_fast::CrcAlgorithm::Crc64Nvme;
-use storage::Output;
+use storage::{Output, SharedDir};
 
 use super::file::NO_FILE;
 use super::{Journal, JournalError, JournalErrorKind, Record, save_numbers};
@@ -40,6 +41,8 @@ pub struct Pieces<'j> {
     output: (u64, u64),
     /// Bytes of a unit in it, and in all.
     placed_bytes: (u64, u64),
+    /// All outputs have their names.
+    is_named: bool,
 }
 
 impl<'j> Pieces<'j> {
@@ -57,11 +60,14 @@ impl<'j> Pieces<'j> {
         let is_of = output.map_or(Ok(NO_FILE), identity)?;
         let placed_bytes = (unit_bytes, output_bytes);
         let known = journal.last().map(|last| (last.output, last.units));
-        let mut new = Self { journal, output: is_of, placed_bytes };
+        let has_name = known.is_some_and(|(known, _)| output.is_none() && known != NO_FILE);
+        let is_named = has_name || journal.inputs_done() > 0;
+        journal.go_on();
+        let mut new = Self { journal, output: is_of, placed_bytes, is_named };
         match known {
             // From now on the file is known, so that it is found again, or taken away.
             None if output.is_some() => new.record(&[])?,
-            Some((known, done)) if output.is_none() && known != NO_FILE && done < units => {
+            Some((_, done)) if has_name && done < units => {
                 let what = "its output got its name before it was whole";
                 return Err(unfit(new.journal, what).into());
             }
@@ -73,6 +79,40 @@ impl<'j> Pieces<'j> {
             None => {}
         }
         Ok(new)
+    }
+
+    /// Of a run over many inputs.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn of_many(journal: &'j mut Journal) -> Result<Self, StreamError> {
+        Self::new(journal, None, (0, 0), 0)
+    }
+
+    /// The hidden folder, in `dir`, of what nodes make that has no place in an output yet;
+    /// it stays until the journal is removed.
+    ///
+    /// # Errors
+    /// If it cannot be made, or what was in it is gone.
+    pub fn shared_dir(&mut self, dir: &Path) -> Result<SharedDir, StreamError> {
+        let folder = match self.journal.folder() {
+            Some(known) => known.to_owned(),
+            None => {
+                let chosen = SharedDir::choose(dir)?;
+                self.journal.keep_folder(&chosen);
+                // From now on it is known, so that it is found again, or taken away.
+                self.record(&self.done()?)?;
+                chosen
+            }
+        };
+        let may_be_new = self.journal.last().is_none_or(|last| last.units == 0);
+        Ok(SharedDir::keep(&folder, may_be_new)?)
+    }
+
+    /// Whether all outputs have their names: nothing is left to be done.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.is_named
     }
 
     /// What the last record tells.

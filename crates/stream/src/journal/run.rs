@@ -185,6 +185,12 @@ impl OutputMark {
         Self { path, partial: partial.name().as_bytes().to_vec() }
     }
 
+    /// A hidden folder.
+    pub(super) fn of_folder(path: &Path) -> Self {
+        let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
+        Self { path: path.as_os_str().as_bytes().to_vec(), partial: name }
+    }
+
     pub(super) fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path))
     }
