@@ -58,6 +58,8 @@ pub struct Config {
     pub patience: Duration,
     /// How nodes come by the bytes of their units.
     pub ship: Ship,
+    /// Called by the manager of all when a membership ended by a loss.
+    pub on_loss: Option<fn(Counters)>,
 }
 
 impl Default for Config {
@@ -70,6 +72,7 @@ impl Default for Config {
             linger: Duration::from_secs(5),
             patience: PATIENCE,
             ship: Ship::default(),
+            on_loss: None,
         }
     }
 }

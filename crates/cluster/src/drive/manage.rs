@@ -14,14 +14,15 @@ use super::keep::{Keep, Step, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
 use super::ship::{Asked, Shipper};
-use super::{Bring, ClusterError, MANAGER, Report, caught};
-use crate::manager::{Action, Config, Event, MergeId, Merging};
+use super::{Bring, ClusterError, Config, MANAGER, Report, caught};
+use crate::manager::{Action, Event, MergeId, Merging};
 use crate::task::Task;
 use crate::wire::Message;
-use crate::{Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager};
+use crate::{Counters, Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager};
 
 pub(super) struct Manage<'env> {
     manager: Manager<Held>,
+    on_loss: Option<fn(Counters)>,
     tasks: &'env [&'env dyn Task],
     actions: Vec<Action<Held>>,
     merges: Merges<'env>,
@@ -44,13 +45,14 @@ pub(super) struct Manage<'env> {
 impl<'env> Manage<'env> {
     pub(super) fn new<'scope>(
         tasks: &'env [&'env dyn Task],
-        config: Config,
+        config: &Config,
         layout: Layout,
         bring: &Bring,
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
         Self {
-            manager: Manager::new(config),
+            manager: Manager::new(config.manager.clone()),
+            on_loss: config.on_loss,
             tasks,
             actions: Vec::new(),
             merges: Merges::new(tasks, bring.clone(), scope),
@@ -328,7 +330,12 @@ impl<'env> Manage<'env> {
 
     fn on(&mut self, now: Duration, event: Event<Held>, out: &mut Vec<(NodeId, Message)>) {
         let mut actions = std::mem::take(&mut self.actions);
+        let lost = self.manager.counters().lost;
         self.manager.on(now, event, &mut actions);
+        let counters = self.manager.counters();
+        if let Some(on_loss) = self.on_loss.filter(|_| counters.lost > lost) {
+            on_loss(counters);
+        }
         for action in actions.drain(..) {
             self.carry_out(action, out);
         }

@@ -70,8 +70,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         // Of these all may be there, whatever the limit for those that come later.
         config.manager.nodes_max = config.manager.nodes_max.max(peers as usize);
         let config = &config;
-        let manage =
-            manages.then(|| Manage::new(tasks, config.manager.clone(), layout, &bring, scope));
+        let manage = manages.then(|| Manage::new(tasks, config, layout, &bring, scope));
         let has_group = !manages && layout.below(own).next().is_some();
         let submanage =
             has_group.then(|| Submanage::new(own, layout, tasks, config, bring.clone(), scope));
