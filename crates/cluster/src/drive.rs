@@ -326,7 +326,8 @@ pub fn run_local(
 /// As [`run_local`]; the manager goes on from what its journal tells and records what is done.
 ///
 /// # Errors
-/// As [`run_journaled`].
+/// As [`run_journaled`], and if a node cannot do what it is given, as where units that are to be
+/// sent cannot be.
 pub fn run_local_journaled(
     nodes: u32,
     tasks: &[&dyn Task],
@@ -338,6 +339,12 @@ pub fn run_local_journaled(
         // All have the manager's input.
         config.ship = Ship::Locators;
     }
+    let left = |node, why| ClusterError::Left { node: NodeId(node), why: Left::Unfit(why) };
+    // Not found out by each of them while the first does all.
+    let unsent = tasks.iter().map(|task| task.description()).find(|of| of.shipped.is_none());
+    if let Some(unsent) = unsent.filter(|_| nodes > 1 && config.ship == Ship::Bytes) {
+        return Err(left(1, fetch::cannot_be_sent(unsent)));
+    }
     let config = &config;
     let mut endpoints = local::endpoints(nodes.max(1)).into_iter();
     std::thread::scope(|scope| {
@@ -345,21 +352,24 @@ pub fn run_local_journaled(
         let run = |endpoint, journal| -> Result<_, ClusterError> {
             let ran = run_journaled(Box::new(endpoint), tasks, config, journal)?;
             ran.farewell.say()?;
-            Ok((ran.report, ran.stats))
+            Ok((ran.report, ran.stats, ran.unfit))
         };
         let others: Vec<_> =
             endpoints.map(|endpoint| scope.spawn(move || run(endpoint, None))).collect();
         let first = first.map(|first| run(first, journal)).transpose()?;
         let mut stats = Vec::new();
-        for other in others {
+        for (other, node) in others.into_iter().zip(1..) {
             match other.join() {
-                // What keeps one from going on the manager sees: it is lost.
-                Ok(ran) => stats.extend(ran.into_iter().flat_map(|(_, stats)| stats)),
+                // It was asked for by number: the others do not do without it in silence.
+                Ok(Ok((_, _, Some(why)))) => return Err(left(node, why)),
+                Ok(Ok((_, of_other, None))) => stats.extend(of_other),
+                // What keeps one from going on the manager sees, and tells: it is lost.
+                Ok(Err(_)) => {}
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
         let missing = || ClusterError::Result("there is no manager".to_owned());
-        let (report, of_first) = first.ok_or_else(missing)?;
+        let (report, of_first, _) = first.ok_or_else(missing)?;
         Ok((report.ok_or_else(missing)?, of_first.into_iter().chain(stats).collect()))
     })
 }
