@@ -16,7 +16,7 @@ use super::merging::{Held, Merges, Pair};
 use super::ship::{Asked, Shipper};
 use super::{Bring, ClusterError, Config, MANAGER, Report, caught};
 use crate::manager::{Action, Event, MergeId, Merging};
-use crate::task::Task;
+use crate::task::{Description, Task};
 use crate::wire::Message;
 use crate::{Counters, Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager};
 
@@ -355,7 +355,14 @@ impl<'env> Manage<'env> {
             }
             Action::Drop(_) => {}
             Action::Finished { job, result } => self.ended(job, Ok(result)),
-            Action::Failed { job, error } => self.ended(job, Err(error)),
+            Action::Failed { job, error } => {
+                let task = self.tasks.get(job.0 as usize);
+                let error = match task {
+                    Some(task) => located(error, task.description()),
+                    None => error,
+                };
+                self.ended(job, Err(error));
+            }
             Action::SetTimer(at) => self.timer = Some(at),
         }
     }
@@ -368,5 +375,17 @@ impl<'env> Manage<'env> {
         } else if self.results.len() == self.tasks.len() {
             keep.all_done();
         }
+    }
+}
+
+/// With where the unit begins that failed, if nothing was said of the place.
+fn located(error: JobError, Description { body, unit_bytes, list, .. }: &Description) -> JobError {
+    match error {
+        // Of many inputs what was said names one.
+        JobError::Unit { unit, offset: None, what, tries } if list.is_none() => {
+            let offset = Some(body.0.saturating_add(unit.saturating_mul(*unit_bytes)));
+            JobError::Unit { unit, offset, what, tries }
+        }
+        error => error,
     }
 }

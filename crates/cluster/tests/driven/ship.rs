@@ -176,7 +176,8 @@ fn an_input_that_the_manager_cannot_read_any_more_ends_the_job() {
     std::fs::write(&path, vec![0; 60_000]).unwrap();
     let (report, _) = remote(&kernel, &task, (2, &options()), &config(Ship::Bytes));
     let error = report.unwrap().unwrap().results.remove(0).unwrap_err();
-    assert!(matches!(error, JobError::Unit { .. }), "{error}");
+    let JobError::Unit { unit, offset: Some(offset), .. } = &error else { panic!("{error}") };
+    assert_eq!(*offset, unit * 4096);
     assert!(error.to_string().contains("went from 50000 to 60000 bytes"), "{error}");
 }
 
