@@ -115,7 +115,7 @@ pub(crate) fn of_failure(error: &anyhow::Error) -> Exit {
 }
 
 /// An error and its causes, each once: many errors quote their cause themselves.
-fn reasons(error: &anyhow::Error) -> String {
+pub(crate) fn reasons(error: &anyhow::Error) -> String {
     error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |line, cause| {
         if line.contains(&cause) { line } else { format!("{line}: {cause}") }
     })

@@ -195,7 +195,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         nodes: args.cluster.start(args.verbose)?,
         left: Left::default(),
     };
-    let done = run.kernel();
+    let done = run.kernel().or_else(|error| run.nodes.decline(args, error));
     // After a failure too: the others are told, or would wait.
     let ended = run.nodes.end().map(drop);
     if args.verbose {

@@ -376,6 +376,38 @@ impl Nodes {
         Ok(Some(Outcome { part, stats }))
     }
 
+    /// The first one does all, and the others end after it.
+    fn stay_alone(&self, linger: Duration) -> anyhow::Result<()> {
+        let Self::Peer(peer, rank) = self else { return Ok(()) };
+        let endpoint = begun(peer)?;
+        // The first takes as long as it takes.
+        let linger = if rank.manages { linger } else { LINGER_MAX };
+        peer.replace(Peer::Ends(Farewell::new(endpoint, linger)));
+        if !rank.manages {
+            self.end()?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the work to the others, if this process is not the first and could not begin:
+    /// they do without it, and are not to be ended by it.
+    pub(super) fn decline(&self, args: &RunArgs, error: anyhow::Error) -> anyhow::Result<()> {
+        let Self::Peer(peer, Rank { manages: false, .. }) = self else { return Err(error) };
+        if !matches!(*peer.borrow(), Peer::Begins(_)) {
+            return Err(error);
+        }
+        let config = self.config(&args.cluster);
+        if args.cluster.mode == Some(Mode::Single) {
+            return self.stay_alone(config.linger);
+        }
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
+        let host = host.as_deref().map_or("its host", str::trim);
+        let error = exit::reasons(&error);
+        let cure = "the others do without this node; let it have what they have";
+        let unfit = Some(format!("on {host}, {error}; {cure}"));
+        meet(peer, &[], &Config { unfit, ..config }, (None, Into::into)).map(drop)
+    }
+
     fn lease_units(&self, args: &RunArgs, spec: JobSpec) -> Option<u64> {
         args.cluster.lease_units(spec.units, spec.unit_bytes, self.count())
     }
@@ -432,15 +464,9 @@ impl Nodes {
             (error, None) => error.into(),
         };
         let (report, stats) = match self {
-            Self::Peer(peer, rank) if is_single => {
-                let Peer::Begins(endpoint) = peer.replace(Peer::Runs) else {
-                    anyhow::bail!("the processes have met already; this is a bug in Cellway")
-                };
-                // The first takes as long as it takes.
-                let linger = if rank.manages { config.linger } else { LINGER_MAX };
-                peer.replace(Peer::Ends(Farewell::new(endpoint, linger)));
+            Self::Peer(_, rank) if is_single => {
+                self.stay_alone(config.linger)?;
                 if !rank.manages {
-                    self.end()?;
                     return Ok(None);
                 }
                 let ran =
@@ -489,6 +515,14 @@ impl Nodes {
     }
 }
 
+/// A process that has met nobody yet.
+fn begun(peer: &RefCell<Peer>) -> anyhow::Result<Box<dyn Endpoint>> {
+    match peer.replace(Peer::Runs) {
+        Peer::Begins(endpoint) => Ok(endpoint),
+        _ => anyhow::bail!("the processes have met already; this is a bug in Cellway"),
+    }
+}
+
 /// Works with the others, as a manager or a node.
 fn meet(
     peer: &RefCell<Peer>,
@@ -496,9 +530,7 @@ fn meet(
     config: &Config,
     (pieces, stopped): (Option<Pieces<'_>>, impl FnOnce(ClusterError) -> anyhow::Error),
 ) -> anyhow::Result<(Option<Report>, Vec<Stats>)> {
-    let Peer::Begins(endpoint) = peer.replace(Peer::Runs) else {
-        anyhow::bail!("the processes have met already; this is a bug in Cellway")
-    };
+    let endpoint = begun(peer)?;
     let ran = drive::run_journaled(endpoint, tasks, config, pieces).map_err(stopped)?;
     peer.replace(Peer::Ends(ran.farewell));
     if let Some(why) = ran.unfit {
@@ -510,7 +542,8 @@ fn meet(
 
 /// The line after a run, about its nodes.
 fn went(counters: &Counters) -> String {
-    let Counters { joined, refused, lost, given, given_again, given_twice, failures, .. } = counters;
+    let Counters { joined, refused, lost, given, given_again, given_twice, failures, .. } =
+        counters;
     let last = counters.last_loss.map(|Loss { after, bytes_left, bytes_out }| {
         let (left, out) = (Size(bytes_left), Size(bytes_out));
         format!(

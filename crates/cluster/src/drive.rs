@@ -58,6 +58,8 @@ pub struct Config {
     pub patience: Duration,
     /// How nodes come by the bytes of their units.
     pub ship: Ship,
+    /// Why this peer, which does not manage, can do nothing: it says so, manages nobody and leaves.
+    pub unfit: Option<String>,
 }
 
 impl Default for Config {
@@ -70,6 +72,7 @@ impl Default for Config {
             linger: Duration::from_secs(5),
             patience: PATIENCE,
             ship: Ship::default(),
+            unfit: None,
         }
     }
 }

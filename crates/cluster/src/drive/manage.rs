@@ -13,8 +13,8 @@ use super::keep::{Keep, Step, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
 use super::ship::{Asked, Shipper};
-use super::{Bring, ClusterError, MANAGER, Report, caught};
-use crate::manager::{Action, Config, Event, MergeId, Merging};
+use super::{Bring, ClusterError, Config, MANAGER, Report, caught};
+use crate::manager::{Action, Event, MergeId, Merging};
 use crate::task::Task;
 use crate::wire::Message;
 use crate::{Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager};
@@ -37,19 +37,21 @@ pub(super) struct Manage<'env> {
     timer: Option<Duration>,
     results: BTreeMap<JobId, Result<Option<Held>, JobError>>,
     layout: Layout,
+    /// Whether its own node does.
+    computes: bool,
     group: Group,
 }
 
 impl<'env> Manage<'env> {
     pub(super) fn new<'scope>(
         tasks: &'env [&'env dyn Task],
-        config: Config,
+        config: &Config,
         layout: Layout,
         bring: &Bring,
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
         Self {
-            manager: Manager::new(config),
+            manager: Manager::new(config.manager.clone()),
             tasks,
             actions: Vec::new(),
             merges: Merges::new(tasks, bring.clone(), scope),
@@ -62,6 +64,7 @@ impl<'env> Manage<'env> {
             timer: None,
             results: BTreeMap::new(),
             layout,
+            computes: config.manager_computes,
             group: Group::new(layout.below(MANAGER)),
         }
     }
@@ -228,6 +231,14 @@ impl<'env> Manage<'env> {
         }
         let message = message.map(|epoch, lease, saved| self.returned(node, epoch, lease, saved));
         self.on(now, Event::From(node, message), out);
+        self.fail_if_deserted(now, out);
+    }
+
+    /// No job waits for nodes of which none is left.
+    fn fail_if_deserted(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        if !self.computes && self.group.is_empty() {
+            self.on(now, Event::Deserted, out);
+        }
     }
 
     /// A node asks for bytes, its own or one of another manager.
@@ -264,6 +275,7 @@ impl<'env> Manage<'env> {
         self.group.leaves(node);
         self.expect(orphans);
         self.on(now, Event::Lost(node), out);
+        self.fail_if_deserted(now, out);
     }
 
     /// Nodes of another manager will come, which is lost or unfit.

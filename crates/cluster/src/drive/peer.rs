@@ -53,6 +53,13 @@ pub(super) struct Peer<'scope, 'env> {
     quiet: u32,
 }
 
+/// Tells those that their manager is none, and the one of all that they will come.
+pub(super) fn orphaned(nodes: Vec<NodeId>) -> impl Iterator<Item = (NodeId, Message)> {
+    let root = (!nodes.is_empty()).then_some(MANAGER);
+    let told: Vec<_> = nodes.iter().copied().chain(root).collect();
+    told.into_iter().map(move |to| (to, Message::Orphans(nodes.clone())))
+}
+
 impl<'scope, 'env> Peer<'scope, 'env> {
     pub(super) fn new(
         endpoint: Box<dyn Endpoint>,
@@ -70,9 +77,9 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         // Of these all may be there, whatever the limit for those that come later.
         config.manager.nodes_max = config.manager.nodes_max.max(peers as usize);
         let config = &config;
-        let manage =
-            manages.then(|| Manage::new(tasks, config.manager.clone(), layout, &bring, scope));
-        let has_group = !manages && layout.below(own).next().is_some();
+        let manage = manages.then(|| Manage::new(tasks, config, layout, &bring, scope));
+        let is_fit = config.unfit.is_none();
+        let has_group = !manages && is_fit && layout.below(own).next().is_some();
         let submanage =
             has_group.then(|| Submanage::new(own, layout, tasks, config, bring.clone(), scope));
         let again = config.manager.heartbeat();
@@ -122,8 +129,11 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         if let Some(manage) = &mut self.manage {
             manage.start(now, self.kept.take(), &mut out);
         }
-        if let Some(submanage) = &mut self.submanage {
-            submanage.start(now, &mut out);
+        match &mut self.submanage {
+            Some(submanage) => submanage.start(now, &mut out),
+            None if self.manage.is_some() => {}
+            // It may be unfit to manage those.
+            None => out.extend(orphaned(self.layout.below(self.endpoint.own()).collect())),
         }
         if let Some(compute) = &mut self.compute {
             compute.start(now, &mut out);

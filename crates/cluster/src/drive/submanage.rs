@@ -10,7 +10,8 @@ use super::group::Group;
 use super::keep::{Settler, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
-use super::{Bring, ClusterError, Config, MANAGER};
+use super::peer::orphaned;
+use super::{Bring, ClusterError, Config};
 use crate::manager::{self, MergeId};
 use crate::node::{self, Left};
 use crate::submanager::{Action, BUFFERS, Event};
@@ -167,11 +168,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
 
     /// Others do without this manager; the root has its nodes.
     fn leave(&mut self, now: Duration, why: String, out: &mut Vec<(NodeId, Message)>) {
-        let orphans = self.group.give_up(self.own);
-        if !orphans.is_empty() {
-            let told = orphans.iter().copied().chain([MANAGER]);
-            out.extend(told.map(|to| (to, Message::Orphans(orphans.clone()))));
-        }
+        out.extend(orphaned(self.group.give_up(self.own)));
         self.on(now, Event::Above(node::Event::Unfit(why.clone())), out);
         if self.left.is_none() {
             // It was no member.

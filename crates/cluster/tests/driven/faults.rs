@@ -178,7 +178,7 @@ impl Plan {
         let (linger, ship) = (ms(200), self.ship);
         let manager_computes = self.computes;
         let (fanout, hello) = (self.fanout, Hello::default());
-        Config { manager, hello, manager_computes, fanout, linger, patience, ship }
+        Config { manager, hello, manager_computes, fanout, linger, patience, ship, unfit: None }
     }
 
     /// Each peer with a task of its own, as in processes of their own.
