@@ -1,5 +1,6 @@
 //! Runs on several nodes: threads of this process, or those that `mpirun` started.
 
+mod apart;
 mod many;
 mod rewrite;
 mod sent;
@@ -22,6 +23,7 @@ use clap::{Args, ValueEnum};
 use super::{RunArgs, journal};
 use crate::exit::{self, Usage};
 use crate::size::Size;
+use apart::{begun, end_though_hung};
 use sent::ShipArg;
 
 /// More threads that are nodes are a slip of the hand.
@@ -86,6 +88,9 @@ enum Mode {
 
 /// What was found, and how; `None` at a node that is not the manager.
 pub(super) type Found<P> = Option<Outcome<P>>;
+
+/// What prints a result, of a kernel that has one: also while a unit hangs that others have done.
+pub(super) type Print<'p, P> = Option<&'p dyn Fn(P) -> anyhow::Result<()>>;
 
 /// The nodes of a run.
 pub(super) enum Nodes {
@@ -351,7 +356,7 @@ impl Nodes {
         args: &RunArgs,
         (kernel, input): (&K, &Input),
         begun: &mut Begun,
-        progress: &Progress,
+        (progress, print): (&Progress, Print<'_, K::Part>),
     ) -> anyhow::Result<Found<K::Part>> {
         if kernel.effect() == Effect::Rewrite {
             return self.rewrite(args, (kernel, input, begun.output.as_ref()), progress);
@@ -370,42 +375,13 @@ impl Nodes {
             Ok::<_, anyhow::Error>((name, Pieces::new(journal, output, units, output_bytes)?))
         });
         let journal = journal.transpose()?;
-        let done = self.carry_out(args, (&task, plan), output.is_some(), journal)?;
+        let result = |part| task.result(part).map_err(anyhow::Error::msg);
+        let print = print.map(|print| move |part| print(result(part)?));
+        let print = print.as_ref().map(|print| print as &dyn Fn(_) -> _);
+        let done = self.carry_out(args, (&task, plan), output.is_some(), (journal, print))?;
         let Some((part, stats)) = done else { return Ok(None) };
-        let part = task.result(part).map_err(anyhow::Error::msg)?;
+        let part = result(part)?;
         Ok(Some(Outcome { part, stats }))
-    }
-
-    /// The first one does all, and the others end after it.
-    fn stay_alone(&self, linger: Duration) -> anyhow::Result<()> {
-        let Self::Peer(peer, rank) = self else { return Ok(()) };
-        let endpoint = begun(peer)?;
-        // The first takes as long as it takes.
-        let linger = if rank.manages { linger } else { LINGER_MAX };
-        peer.replace(Peer::Ends(Farewell::new(endpoint, linger)));
-        if !rank.manages {
-            self.end()?;
-        }
-        Ok(())
-    }
-
-    /// Leaves the work to the others, if this process is not the first and could not begin:
-    /// they do without it, and are not to be ended by it.
-    pub(super) fn decline(&self, args: &RunArgs, error: anyhow::Error) -> anyhow::Result<()> {
-        let Self::Peer(peer, Rank { manages: false, .. }) = self else { return Err(error) };
-        if !matches!(*peer.borrow(), Peer::Begins(_)) {
-            return Err(error);
-        }
-        let config = self.config(&args.cluster);
-        if args.cluster.mode == Some(Mode::Single) {
-            return self.stay_alone(config.linger);
-        }
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
-        let host = host.as_deref().map_or("its host", str::trim);
-        let error = exit::reasons(&error);
-        let cure = "the others do without this node; let it have what they have";
-        let unfit = Some(format!("on {host}, {error}; {cure}"));
-        meet(peer, &[], &Config { unfit, ..config }, (None, Into::into)).map(drop)
     }
 
     fn lease_units(&self, args: &RunArgs, spec: JobSpec) -> Option<u64> {
@@ -418,7 +394,7 @@ impl Nodes {
         args: &RunArgs,
         (task, plan): (&dyn Task, &Plan),
         writes: bool,
-        journal: Option<(String, Pieces<'_>)>,
+        (journal, print): (Option<(String, Pieces<'_>)>, Print<'_, Option<Part>>),
     ) -> anyhow::Result<Option<(Option<Part>, Stats)>> {
         let cluster = &args.cluster;
         let config = self.config(cluster);
@@ -473,7 +449,7 @@ impl Nodes {
                     drive::run_local_journaled(1, &tasks, &config, pieces).map_err(stopped)?;
                 (Some(ran.0), ran.1)
             }
-            Self::Peer(peer, _) => meet(peer, &tasks, &config, (pieces, stopped))?,
+            Self::Peer(peer, _) => meet(peer, &tasks, &config, (pieces, stopped), print)?,
             _ => {
                 let ran = drive::run_local_journaled(self.count(), &tasks, &config, pieces)
                     .map_err(stopped)?;
@@ -515,27 +491,22 @@ impl Nodes {
     }
 }
 
-/// A process that has met nobody yet.
-fn begun(peer: &RefCell<Peer>) -> anyhow::Result<Box<dyn Endpoint>> {
-    match peer.replace(Peer::Runs) {
-        Peer::Begins(endpoint) => Ok(endpoint),
-        _ => anyhow::bail!("the processes have met already; this is a bug in Cellway"),
-    }
-}
-
 /// Works with the others, as a manager or a node.
 fn meet(
     peer: &RefCell<Peer>,
     tasks: &[&dyn Task],
     config: &Config,
     (pieces, stopped): (Option<Pieces<'_>>, impl FnOnce(ClusterError) -> anyhow::Error),
+    print: Print<'_, Option<Part>>,
 ) -> anyhow::Result<(Option<Report>, Vec<Stats>)> {
     let endpoint = begun(peer)?;
-    let ran = drive::run_journaled(endpoint, tasks, config, pieces).map_err(stopped)?;
+    let node = format!("node {}: ", endpoint.own().0);
+    let hung = |ran| Ok(end_though_hung(ran, print));
+    let ran = drive::run_to_end(endpoint, tasks, config, pieces, hung).map_err(stopped)?;
     peer.replace(Peer::Ends(ran.farewell));
     if let Some(why) = ran.unfit {
         // The others do without it, and are not to be ended by it.
-        exit::complain(&why);
+        exit::complain(why.strip_prefix(&node).unwrap_or(&why));
     }
     Ok((ran.report, ran.stats))
 }

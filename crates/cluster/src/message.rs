@@ -144,7 +144,8 @@ pub enum ToNode {
     Welcome { epoch: Epoch, heartbeat: Duration },
     /// It is none.
     Refused(Refusal),
-    /// Work; its bytes go along where the node does not read for itself.
+    /// Work. A node that does not read for itself asks for the bytes, by messages that are the
+    /// transport's; in the simulation they go along.
     Lease { epoch: Epoch, lease: Lease },
     /// Nobody waits for that lease any more.
     Withdraw { epoch: Epoch, lease: LeaseId },

@@ -5,7 +5,7 @@ use cellway::storage::{Listed, Options, SharedDir};
 use cellway::stream::{Outcome, Outputs};
 use cellway::{Effect, Kernel};
 
-use super::Found;
+use super::{Found, Print};
 use crate::run::{Run, progress};
 
 impl Run<'_> {
@@ -16,6 +16,7 @@ impl Run<'_> {
         kernel: &K,
         inputs: &[Listed],
         outputs: Option<&Outputs<'_>>,
+        print: Print<'_, K::Part>,
     ) -> anyhow::Result<Found<K::Part>> {
         let (args, nodes) = (self.args, &self.nodes);
         let rewrites = kernel.effect() == Effect::Rewrite;
@@ -32,13 +33,16 @@ impl Run<'_> {
                 let task = ManyTask::new(kernel, inputs, shared, &options, progress)?;
                 let lease_units = nodes.lease_units(args, task.spec());
                 let task = task.lease_units(lease_units);
+                let result = |part| task.result(part).map_err(anyhow::Error::msg);
+                let print = print.map(|print| move |part| print(result(part)?));
+                let print = print.as_ref().map(|print| print as &dyn Fn(_) -> _);
                 let writes = kernel.effect().writes();
                 let Some((part, stats)) =
-                    nodes.carry_out(args, (&task, task.plan()), writes, None)?
+                    nodes.carry_out(args, (&task, task.plan()), writes, (None, print))?
                 else {
                     return Ok(None);
                 };
-                let part = task.result(part).map_err(anyhow::Error::msg)?;
+                let part = result(part)?;
                 if let (Some(outputs), Some(shared)) = (outputs, shared) {
                     // Others may still be at a block that somebody else has put already.
                     let all_ended = nodes.end()?;

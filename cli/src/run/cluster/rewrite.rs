@@ -45,7 +45,8 @@ impl Nodes {
         let task = KernelTask::new(kernel, input, None, &options, progress)?.spool(&spool);
         let lease_units = self.lease_units(args, task.spec());
         let task = task.lease_units(lease_units);
-        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, None)?
+        let Some((part, mut stats)) =
+            self.carry_out(args, (&task, task.plan()), true, (None, None))?
         else {
             return Ok(None);
         };
@@ -75,7 +76,8 @@ impl Nodes {
         let task = ManyTask::new(kernel, inputs, None, &options, progress)?.spool(&spool);
         let lease_units = self.lease_units(args, task.spec());
         let task = task.lease_units(lease_units);
-        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, None)?
+        let Some((part, mut stats)) =
+            self.carry_out(args, (&task, task.plan()), true, (None, None))?
         else {
             return Ok(None);
         };

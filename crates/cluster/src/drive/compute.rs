@@ -299,6 +299,18 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         self.working > 0
     }
 
+    /// What accelerators have that were told to let go.
+    pub(super) fn hangs(&self) -> Option<String> {
+        let given = self.given.values().map(|given| given.lease);
+        let units = given.map(|lease| (lease.job, lease.first, lease.first + lease.units - 1));
+        let names = units.filter_map(|(job, first, last)| {
+            Some(format!("{}: unit {first} to {last}", self.task(job)?.description().kernel))
+        });
+        let names = names.collect::<Vec<_>>().join("; ");
+        let what = "has not ended, and was done by others";
+        (self.working > 0).then(|| format!("node {}: {names} {what}", self.own.0))
+    }
+
     /// How it worked.
     pub(super) fn end(mut self) -> Result<Worked, ClusterError> {
         let stats = std::mem::take(&mut self.stats);

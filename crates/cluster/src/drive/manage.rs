@@ -161,9 +161,14 @@ impl<'env> Manage<'env> {
             self.on(now, Event::Drain, out);
         }
         let Some(keep) = &mut self.keep else { return };
+        if !keep.holds_back() {
+            // After a record, or where none is to come any more.
+            self.held_back.drain(..).for_each(|pair| self.merges.merge(pair));
+        }
         let manager = &self.manager;
         match keep.next(now, self.merges.running(), |node| manager.has_member(node)) {
             Step::None => {}
+            Step::Late(nodes, waited) => self.failure = Some(unsettled(&nodes, waited)),
             Step::Ask(nodes, number) => {
                 out.extend(nodes.into_iter().map(|node| (node, Message::Settle(number))));
             }
@@ -181,9 +186,6 @@ impl<'env> Manage<'env> {
                         }
                     }
                     (_, None) => {}
-                }
-                for pair in std::mem::take(&mut self.held_back) {
-                    self.merge(pair);
                 }
                 self.go_on(now, out);
             }
@@ -373,3 +375,17 @@ impl<'env> Manage<'env> {
         }
     }
 }
+
+/// Why no record can be made, and so no end.
+fn unsettled(nodes: &[NodeId], waited: Duration) -> String {
+    let names: Vec<_> = nodes.iter().map(|node| node.0.to_string()).collect();
+    format!(
+        "what node {} put was not brought to the disk in {} s, by it or its group: see whether \
+         the disk or the network there hangs; what was recorded before still counts",
+        names.join(", "),
+        waited.as_secs()
+    )
+}
+
+#[cfg(test)]
+mod tests;
