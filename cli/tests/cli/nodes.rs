@@ -428,7 +428,7 @@ fn a_process_that_cannot_begin_leaves_it_to_the_others() {
         }
         let found = finish(command.spawn().unwrap());
         let is_single = line.contains(&"single".into());
-        let said = "node 1: on ";
+        let said = "cellway: process 1: on ";
         let why = "in: no such file; check the name; the others do without this node";
         let is_right = found.code == Some(0) && found.stdout == wanted;
         assert!(is_right, "{line:?}: {:?}, {}", found.code, found.stderr);
