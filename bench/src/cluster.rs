@@ -1,5 +1,5 @@
-//! Many machines (Cell Connector, chapter 5): what a unit costs, what part of their time
-//! nodes compute, and applications by the length of what a node gets at a time. All
+//! Many machines (Cell Connector, chapter 5): what a message and a unit cost, what part of
+//! their time nodes compute, and applications by the length of what a node gets at a time. All
 //! processes that `mpirun` started take part; a process alone has nodes that are threads.
 //! The load on the manager, scaling and faults are shown in virtual time. Limits of memory
 //! and kills are of processes that this one starts.
@@ -9,6 +9,7 @@ mod group;
 mod kills;
 mod launch;
 mod limited;
+mod messages;
 mod peer;
 mod ship;
 mod simulation;
@@ -43,7 +44,7 @@ pub struct ClusterArgs {
         value_enum,
         value_delimiter = ',',
         value_name = "PART,..",
-        default_value = "cost,busy,ship,sweep,load,scaling,faults"
+        default_value = "messages,cost,busy,ship,sweep,load,scaling,faults"
     )]
     pub parts: Vec<PartArg>,
     /// Nodes that are threads of this process, where no mpirun started it
@@ -82,6 +83,8 @@ pub struct ClusterArgs {
 /// What `bench cluster` measures.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartArg {
+    /// Bare messages of some lengths, there and back
+    Messages,
     /// What a unit costs beside a bare message there and back
     Cost,
     /// What part of their time nodes compute, with units of a millisecond
@@ -221,6 +224,9 @@ fn part_in(
                     tables.push(show(args.rounds.quick, machine)?);
                 }
                 continue;
+            }
+            PartArg::Messages => {
+                messages::there_and_back(&peer, (rounds, args.rounds.quick), machine)?
             }
             PartArg::Cost => unit::cost(&peer, &input, rounds, machine)?,
             PartArg::Busy => {

@@ -100,7 +100,7 @@ fn observer() {
 
 #[test]
 fn cluster() {
-    check("cluster", 7);
+    check("cluster", 8);
 }
 
 #[test]

@@ -66,9 +66,6 @@ impl Report {
     }
 }
 
-/// Why a test is ignored that checks nothing, and is run by hand.
-const MEASUREMENT: &str = ", a measurement";
-
 /// Reads the output line by line. With `--show-output` the test harness prints
 /// what passed tests printed, which hides the rest: only skips are kept of it.
 #[derive(Default)]
@@ -89,9 +86,7 @@ impl Lines {
             report.skipped.insert(skip.to_owned());
             return true;
         }
-        if let Some((test, reason)) = line.split_once(" ... ignored")
-            && reason != MEASUREMENT
-        {
+        if let Some((test, reason)) = line.split_once(" ... ignored") {
             report.skipped.insert(format!("{test}: ignored{reason}"));
         }
         if let Some(counts) = line.strip_prefix("test result: ok. ") {
@@ -106,10 +101,9 @@ impl Lines {
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "running 4 tests
+    const OUTPUT: &str = "running 3 tests
 test a ... ok
 test b ... ignored, needs 16 GiB
-test m ... ignored, a measurement
 test c ... ok
 
 successes:

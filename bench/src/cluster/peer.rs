@@ -162,22 +162,24 @@ impl Peer {
     /// `rounds` times: how long each took. The other nodes have no part in it.
     pub(super) fn ping(&self, there: usize, back: usize, rounds: u32) -> anyhow::Result<Duration> {
         self.meet(&[])?;
-        let node = NodeId(1);
-        let message = |bytes: usize| [WORD, &vec![7; bytes.saturating_sub(WORD.len())]].concat();
+        let (node, mut message) = (NodeId(1), vec![7; there]);
         let started = Instant::now();
         for _ in 0..rounds {
+            // What came goes back: none is made.
             if self.manages() {
-                self.send(node, message(there))?;
-                self.heard(node)?;
+                message.resize(there, 7);
+                self.send(node, message)?;
+                message = self.message_of(node)?;
             } else if self.0.own() == node {
-                self.heard(MANAGER)?;
-                self.send(MANAGER, message(back))?;
+                message = self.message_of(MANAGER)?;
+                message.resize(back, 7);
+                self.send(MANAGER, std::mem::take(&mut message))?;
             }
         }
         let took = started.elapsed() / rounds.max(1);
         // Words of the others would be lost in it.
         if self.manages() {
-            (2..self.count()).try_for_each(|other| self.send(NodeId(other), message(0)))?;
+            (2..self.count()).try_for_each(|other| self.send(NodeId(other), WORD.to_vec()))?;
         } else if self.0.own() != node {
             self.heard(MANAGER)?;
         }
@@ -199,14 +201,29 @@ impl Peer {
 
     /// The next word. What a run left behind is none.
     fn next(&self) -> anyhow::Result<(NodeId, Vec<u8>)> {
+        loop {
+            let (from, bytes) = self.message()?;
+            if let Some(word) = bytes.strip_prefix(WORD) {
+                return Ok((from, word.to_vec()));
+            }
+        }
+    }
+
+    /// The next message of one with which nothing else is said: a run's came before its word.
+    fn message_of(&self, of: NodeId) -> anyhow::Result<Vec<u8>> {
+        loop {
+            let (from, bytes) = self.message()?;
+            if from == of {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    fn message(&self) -> anyhow::Result<(NodeId, Vec<u8>)> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             match self.0.with(|link| link.endpoint.receive(Some(until)))? {
-                Received::Message(from, bytes) => {
-                    if let Some(word) = bytes.strip_prefix(WORD) {
-                        return Ok((from, word.to_vec()));
-                    }
-                }
+                Received::Message(from, bytes) => return Ok((from, bytes)),
                 // One node may be done while another still waits for the manager's word.
                 Received::Left(peer) | Received::Lost(peer)
                     if self.manages() || peer == MANAGER =>

@@ -58,7 +58,7 @@ pub(super) fn over_a_link(
     rounds: usize,
     machine: &Machine,
 ) -> anyhow::Result<Table> {
-    let (own, _) = Work::taking(block);
+    let own = Work::taking(block);
     let [chain] = peer.agree([own.rounds])?;
     Shipped { peer, input, work: Work { rounds: chain } }.table(rounds, machine)
 }

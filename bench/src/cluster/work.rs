@@ -21,20 +21,21 @@ pub(super) struct Done {
 }
 
 impl Work {
-    /// That which takes `time` on this core, and how long it does at the fastest.
-    pub(super) fn taking(time: Duration) -> (Self, Duration) {
-        let fastest = |rounds| {
-            let lap = || {
-                let started = Instant::now();
-                std::hint::black_box(one_cycle_chain(rounds));
-                started.elapsed()
-            };
-            (0..20).map(|_| lap()).min().unwrap_or_default()
-        };
-        let probe = 1 << 14;
-        let rounds = time.as_secs_f64() / fastest(probe).as_secs_f64() * probe as f64;
-        let work = Self { rounds: (rounds as u64).max(1) };
-        (work, fastest(work.rounds))
+    /// That which takes `time` on this core, at its fastest.
+    pub(super) fn taking(time: Duration) -> Self {
+        let probe = Self { rounds: 1 << 14 };
+        let fastest = (0..20).map(|_| probe.bare(1)).min().unwrap_or_default();
+        let rounds = time.as_secs_f64() / fastest.as_secs_f64() * probe.rounds as f64;
+        Self { rounds: (rounds as u64).max(1) }
+    }
+
+    /// How long so many units take with nothing else.
+    pub(super) fn bare(self, units: u64) -> Duration {
+        let started = Instant::now();
+        for _ in 0..units {
+            std::hint::black_box(one_cycle_chain(self.rounds));
+        }
+        started.elapsed()
     }
 }
 

@@ -51,6 +51,22 @@ fn a_full_disk_leaves_nothing() {
     }
 }
 
+/// What nodes make is hidden until all of it is there: what fails is OUTPUT all the same.
+#[test]
+fn a_full_disk_is_told_of_the_output_that_nodes_make() {
+    let folder = Folder::new();
+    let input = folder.file("in", &noise(1, 3 << 20));
+    let hidden = format!("(hidden in {} until it is whole)", folder.path("disk").display());
+    let cure = "free some space, or write to another disk";
+    for (output, name) in [("\"$1/out\"", "disk/out"), ("--out-dir \"$1\"", "an output in ")] {
+        let run = format!(
+            "\"$CELLWAY\" run replace \"$2\" {output} --pattern '[a-f]' --with '<g>' --nodes 2"
+        );
+        let Some(run) = on_small_disk(&run, &folder, &input) else { return };
+        run.failed(1, &[name, &hidden, "cannot be written: No space left", cure]);
+    }
+}
+
 #[test]
 fn a_full_disk_for_spilled_words_is_named() {
     let folder = Folder::new();

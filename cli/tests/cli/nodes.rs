@@ -8,9 +8,16 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::kills::{Moments, take_away_what_a_kill_left};
-use crate::program::{EXE, Folder, Outcome, arguments, cellway, finish, noise, skip};
+use crate::program::{CIPHER, EXE, Folder, Outcome, arguments, cellway, finish, noise, skip};
 
-const CIPHER: &str = "--key-file {} --iv 00000000000000000000000000000001";
+/// Nodes and leases of all kinds, among which the same units go in other ways.
+pub(crate) const SHAPES: [&str; 5] = [
+    "--nodes 2",
+    "--nodes 5",
+    "--nodes 3 --unit 12K",
+    "--nodes 2 --mode basic",
+    "--nodes 7 --tree 2",
+];
 
 /// Text with words, and lines.
 pub(crate) fn text(len: usize) -> Vec<u8> {
@@ -82,13 +89,7 @@ fn a_line_has_the_same_bits_whatever_the_nodes() {
             .ok()
     };
     let one = run("--nodes 1");
-    for nodes in [
-        "--nodes 2",
-        "--nodes 5",
-        "--nodes 3 --unit 12K",
-        "--nodes 2 --mode basic",
-        "--nodes 7 --tree 2",
-    ] {
+    for nodes in SHAPES {
         assert_eq!(run(nodes), one, "{nodes}");
     }
 }

@@ -3,10 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::nodes::{MPIS, run_mpi, text};
-use crate::program::{Folder, cellway, noise};
-
-const CIPHER: &str = "--key-file {} --iv 00000000000000000000000000000001";
+use crate::nodes::{MPIS, SHAPES, run_mpi, text};
+use crate::program::{CIPHER, Folder, cellway, noise};
 
 /// Empty, tiny, of some blocks, and of many, in folders.
 fn inputs(folder: &Folder) -> PathBuf {
@@ -113,13 +111,7 @@ fn sums_of_many_inputs_have_the_same_bits_whatever_the_nodes() {
         cellway(&line, &[&dir]).ok()
     };
     let one = run("--nodes 1");
-    for nodes in [
-        "--nodes 2",
-        "--nodes 5",
-        "--nodes 3 --unit 12K",
-        "--nodes 2 --mode basic",
-        "--nodes 7 --tree 2",
-    ] {
+    for nodes in SHAPES {
         assert_eq!(run(nodes), one, "{nodes}");
     }
 }

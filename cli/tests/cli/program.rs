@@ -14,6 +14,9 @@ use tempfile::TempDir;
 
 pub(crate) const EXE: &str = env!("CARGO_BIN_EXE_cellway");
 
+/// Of kernels that encrypt; the key is a file.
+pub(crate) const CIPHER: &str = "--key-file {} --iv 00000000000000000000000000000001";
+
 /// A test that cannot run here says why; on CI that is a failure.
 pub(crate) fn skip(what: &str, reason: &str) {
     println!("SKIP {what}: {reason}");

@@ -6,9 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::program::{Folder, cellway, cellway_fed, noise};
-
-const CIPHER: &str = "--key-file {} --iv 00000000000000000000000000000001";
+use crate::program::{CIPHER, Folder, cellway, cellway_fed, noise};
 
 /// The ways to spread two kernels.
 const LAYOUTS: [&str; 7] = [

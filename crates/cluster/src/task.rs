@@ -205,8 +205,8 @@ pub trait Task: Send + Sync {
     /// If it is not.
     fn settle(&self) -> Result<(), String>;
 
-    /// So many units were done by a manager before this one.
-    fn recorded(&self, units: u64);
+    /// A result of these units counts, which no other one of them did.
+    fn done(&self, units: Range<u64>);
 
     /// Merges `later` into `part`.
     ///
@@ -348,6 +348,13 @@ impl<K: Kernel<Part: 'static>> KernelTask<'_, K> {
     }
 }
 
+/// How many bytes units are of `len_bytes` that begin with the first.
+fn bytes_of(units: Range<u64>, unit_bytes: u64, len_bytes: u64) -> u64 {
+    let [start, end] =
+        [units.start, units.end].map(|unit| unit.saturating_mul(unit_bytes).min(len_bytes));
+    end.saturating_sub(start)
+}
+
 fn merging<K: Kernel>(kernel: &K) -> Merging {
     match kernel.merge_order() {
         _ if size_of::<K::Part>() == 0 => Merging::Nothing,
@@ -462,9 +469,8 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
         settle(self.output.or(joined))
     }
 
-    fn recorded(&self, units: u64) {
-        self.progress
-            .skip(units.saturating_mul(self.plan.block_bytes).min(self.description.body.1));
+    fn done(&self, units: Range<u64>) {
+        self.progress.add_done(bytes_of(units, self.plan.block_bytes, self.description.body.1));
     }
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {

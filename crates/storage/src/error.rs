@@ -124,7 +124,8 @@ impl OutputError {
     }
 
     /// `doing` ("cannot be ...") failed with `error`.
-    pub(crate) fn os(name: &str, doing: &str, error: &Error) -> Self {
+    #[must_use]
+    pub fn os(name: &str, doing: &str, error: &Error) -> Self {
         use OutputErrorKind::{BrokenPipe, NoSpace, Unwritable, Write};
         let (kind, cure) = match error.kind() {
             ErrorKind::StorageFull => (NoSpace, "free some space, or write to another disk"),
@@ -149,6 +150,13 @@ impl OutputError {
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         self.offset
+    }
+
+    /// What failed, where and why; and what to do.
+    #[must_use]
+    pub fn into_parts(self) -> (String, String) {
+        let Self { name, offset, what, cure, .. } = self;
+        (format!("{name}{}: {what}", at(&offset)), cure)
     }
 
     /// Whether a pipe's reader has gone, which is no error to complain about.

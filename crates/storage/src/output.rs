@@ -15,7 +15,7 @@ use crate::direct::{self, DirectFile, DirectRefused};
 use crate::error::{OutputError, OutputErrorKind, shown};
 use crate::name::{Name, not_a_file};
 use crate::sequential::SequentialWriter;
-use crate::unfinished::Hidden;
+use crate::unfinished::{self, Hidden};
 use crate::{publish, space};
 
 /// Bytes of two files that are compared at once.
@@ -124,9 +124,11 @@ impl Output {
     /// # Errors
     /// If it is not there.
     pub fn join(path: &Path) -> Result<Self, OutputError> {
-        let name = shown(path);
+        let own_name = path.file_name().and_then(unfinished::own_name);
+        let whole = own_name.map_or(path.to_owned(), |own_name| path.with_file_name(own_name));
+        let name = still_hidden(&shown(&whole), path);
         let file = File::options().read(true).write(true).open(path);
-        let file = file.map_err(|error| cannot_open(&name, &error))?;
+        let file = file.map_err(|error| cannot_join(&name, &error))?;
         Ok(Self::straight(name, file, Kind::File))
     }
 
@@ -331,6 +333,22 @@ fn take_rights(file: &File, old: &Stat) -> rustix::io::Result<()> {
 fn exists(shown_as: &str) -> OutputError {
     let cure = "give --force to replace it, or another name";
     OutputError::new(OutputErrorKind::Exists, shown_as, "exists already", cure)
+}
+
+/// What is called `name` while it lies at a hidden `path`.
+fn still_hidden(name: &str, path: &Path) -> String {
+    let folder = path.parent().unwrap_or(path);
+    format!("{name} (hidden in {} until it is whole)", shown(folder))
+}
+
+/// Why what another process made cannot be opened.
+fn cannot_join(name: &str, error: &io::Error) -> OutputError {
+    if error.kind() == io::ErrorKind::NotFound {
+        let cure = "write to a folder that all processes see under the same name";
+        let what = format!("cannot be opened: {error}");
+        return OutputError::new(OutputErrorKind::Unwritable, name, what, cure);
+    }
+    cannot_open(name, error)
 }
 
 fn cannot_open(name: &str, error: &io::Error) -> OutputError {

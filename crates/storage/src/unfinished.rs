@@ -119,10 +119,14 @@ const MARK: &str = ".cellway-";
 /// Whether a name is one that [`hidden_name`] gives.
 #[must_use]
 pub fn is_hidden_name(name: &OsStr) -> bool {
-    let parts = name.to_str().and_then(|name| name.strip_prefix('.')?.rsplit_once(MARK));
-    parts.is_some_and(|(own_name, digits)| {
-        !own_name.contains('/') && digits.len() == 16 && u64::from_str_radix(digits, 16).is_ok()
-    })
+    own_name(name).is_some()
+}
+
+/// The name that one will have which is hidden, but for what did not fit.
+pub(crate) fn own_name(hidden: &OsStr) -> Option<&str> {
+    let (own_name, digits) = hidden.to_str()?.strip_prefix('.')?.rsplit_once(MARK)?;
+    let is_one = digits.len() == 16 && u64::from_str_radix(digits, 16).is_ok();
+    (is_one && !own_name.contains('/')).then_some(own_name)
 }
 
 /// `.NAME.cellway-` and 16 random hex digits.

@@ -89,7 +89,7 @@ impl<'j, K: Kernel> Job<'j, K> {
     /// Starts the threads and waits for all of them.
     pub(crate) fn stream(&self, options: &Options) -> Result<Tally, StreamError> {
         let config = self.config(options);
-        let watches = &Watches::new(self.progress, self.plan);
+        let watches = &self.watches();
         let fail = |failure| self.fail(failure);
         let tallies = self.host.beside(options.faults, &fail, || {
             accel::run(&config, |cx, at| self.thread(cx, at, watches))
@@ -113,7 +113,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         };
         let config =
             Config { threads: 1, local_store_bytes: store, engine, ..self.config(options) };
-        let watches = &Watches::new(self.progress, self.plan);
+        let watches = &self.watches();
         let tally = &Cell::new(None);
         let mut accelerator = Accelerator::new(&config)?;
         let at = Place { accelerator: 0, thread: 0, accelerators: 1, threads: 1 };
@@ -125,6 +125,11 @@ impl<'j, K: Kernel> Job<'j, K> {
         drive(&mut || Ok(accelerator.step()?));
         accelerator.run_to_end()?;
         Ok(tally.take().expect("a thread that ended has told what it did"))
+    }
+
+    fn watches(&self) -> Watches<'_> {
+        let is_whole = matches!(self.found, Found::Whole(_));
+        Watches::new(self.progress, self.plan, is_whole)
     }
 
     fn config(&self, options: &Options) -> Config {

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use storage::OutputError;
+
 use crate::journal::Beside;
 
 /// How an input may be cut into blocks. One rule covers records, rows with
@@ -236,6 +238,14 @@ impl KernelError {
 impl From<record::RecordError> for KernelError {
     fn from(error: record::RecordError) -> Self {
         Self::new(error.what, error.cure)
+    }
+}
+
+/// Of a kernel that writes beside its output.
+impl From<OutputError> for KernelError {
+    fn from(error: OutputError) -> Self {
+        let (what, cure) = error.into_parts();
+        Self::new(what, cure)
     }
 }
 

@@ -126,7 +126,7 @@ impl<K: Kernel> Job<'_, K> {
         }
         self.take_from(from);
         let done_bytes = (from * self.plan.block_bytes).min(self.plan.body_bytes().unwrap_or(0));
-        self.progress.skip(done_bytes);
+        self.progress.add_done(done_bytes);
         Ok(())
     }
 

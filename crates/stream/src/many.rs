@@ -234,7 +234,7 @@ pub fn run_all_journaled<K: Kernel>(
     let (mut tally, mut ways) = (Tally::default(), (Vec::new(), Vec::new()));
     let started = Instant::now();
     let done = run.done(journal.as_deref())?;
-    progress.skip(inputs[..done].iter().filter_map(Listed::len_bytes).sum());
+    progress.add_done(inputs[..done].iter().filter_map(Listed::len_bytes).sum());
     for segment in segments(inputs, options) {
         if done > 0 && segment.end() <= done {
             continue;

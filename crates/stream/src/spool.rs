@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use storage::{Output, OutputError, SequentialWriter, SharedDir, hidden_name, shown};
+use storage::{Output, OutputError, SequentialWriter, SharedDir, hidden_name};
 
 use crate::gate::lock;
 use crate::kernel::{
@@ -22,10 +22,12 @@ use crate::sink::ROOM_FROM;
 const COPIED_BYTES: usize = 1 << 20;
 
 /// Where this process writes, in a folder that all have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Spool {
+    /// What the user calls the output.
+    name: String,
     dir: OnceLock<SharedDir>,
-    file: OnceLock<Result<Own, String>>,
+    file: OnceLock<Result<Own, OutputError>>,
 }
 
 /// This process's file.
@@ -37,10 +39,10 @@ struct Own {
 }
 
 impl Spool {
-    /// In a folder that is not known yet.
+    /// In a folder that is not known yet, for an output of that `name` in messages.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), dir: OnceLock::new(), file: OnceLock::new() }
     }
 
     /// It is that one ([`SharedDir::path`]); said once.
@@ -56,13 +58,14 @@ impl Spool {
     }
 
     fn own(&self) -> Result<&Own, KernelError> {
+        let did_not = || KernelError::new("this node did not join", "this is a bug in Cellway");
+        let dir = self.dir.get().ok_or_else(did_not)?;
         let made = self.file.get_or_init(|| {
-            let dir = self.dir.get().ok_or("this node did not join; this is a bug in Cellway")?;
             let number = random();
-            let output = open(dir, number).map_err(|error| error.to_string())?;
+            let output = dir.open(number, &self.name)?;
             Ok(Own { number, output, end: AtomicU64::new(0) })
         });
-        made.as_ref().map_err(|what| KernelError::new(what.clone(), "let this node write there"))
+        made.as_ref().map_err(|error| error.clone().into())
     }
 
     /// Appends bytes; where they lie.
@@ -70,10 +73,10 @@ impl Spool {
         let own = self.own()?;
         let len = bytes.len() as u64;
         let offset = own.end.fetch_add(len, Ordering::Relaxed);
-        own.output.file().write_all_at(bytes, offset).map_err(|error| {
-            let what = format!("{} cannot be written: {error}", own.output.name());
-            KernelError::new(what, "make room")
-        })?;
+        let written = own.output.file().write_all_at(bytes, offset);
+        // Where it lies there tells nothing of where it will be.
+        let failed = |error| OutputError::os(own.output.name(), "cannot be written", &error);
+        written.map_err(failed)?;
         Ok(Span { file: own.number, offset, len, begins: false })
     }
 }
@@ -134,7 +137,7 @@ impl Spans {
         let mut open: Option<(u64, Output)> = None;
         for span in &self.0 {
             if open.as_ref().is_none_or(|(number, _)| *number != span.file) {
-                open = Some((span.file, self::open(dir, span.file)?));
+                open = Some((span.file, dir.open(span.file, output.name())?));
             }
             if let Some((_, spool)) = &open {
                 copy(span, spool, &mut writer, &mut buf)?;
@@ -143,12 +146,6 @@ impl Spans {
         }
         Ok(all)
     }
-}
-
-/// A file of `dir`, which has no name that the user knows.
-fn open(dir: &SharedDir, number: u64) -> Result<Output, OutputError> {
-    let beside = dir.path().parent().unwrap_or(dir.path());
-    dir.open(number, &format!("a hidden file in {}", shown(beside)))
 }
 
 fn copy(

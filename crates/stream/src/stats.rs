@@ -18,6 +18,8 @@ use crate::trace::Trace;
 #[derive(Debug, Default)]
 pub struct Progress {
     done_bytes: AtomicU64,
+    /// In this process: what the times are of.
+    computed_bytes: AtomicU64,
     get_ns: AtomicU64,
     /// Of each stage.
     compute: Mutex<Vec<Duration>>,
@@ -66,8 +68,9 @@ impl Progress {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    /// So many bytes were done by an earlier run.
-    pub fn skip(&self, done_bytes: u64) {
+    /// So many bytes more are done: by an earlier run, or as shares ([`run_shares`](crate::run_shares)),
+    /// of which their giver alone knows how many machines computed them.
+    pub fn add_done(&self, done_bytes: u64) {
         self.done_bytes.fetch_add(done_bytes, Ordering::Relaxed);
     }
 
@@ -79,7 +82,8 @@ impl Progress {
         let (get, put) = (time(&self.get_ns), time(&self.put_ns));
         let spent = Spent { get, put, ..Spent::default() };
         let stages = &lock(&self.compute)[..];
-        Rates::new(self.done_bytes(), spent, stages, load(&self.lanes), load(&self.threads))
+        let bytes = load(&self.computed_bytes);
+        Rates::new(bytes, spent, stages, load(&self.lanes), load(&self.threads))
     }
 
     pub(crate) fn starts(&self, plan: &Plan) {
@@ -91,13 +95,13 @@ impl Progress {
     }
 
     /// A unit has gone through a stage, which took so long; after the last one
-    /// `bytes` are done.
+    /// `bytes` are computed.
     pub(crate) fn add(&self, stage: usize, bytes: usize, spent: Spent) {
         let add = |sum: &AtomicU64, more: u64| sum.fetch_add(more, Ordering::Relaxed);
         add(&self.get_ns, spent.get.as_nanos() as u64);
         add_stage(&mut lock(&self.compute), stage, spent.compute);
         add(&self.put_ns, spent.put.as_nanos() as u64);
-        add(&self.done_bytes, bytes as u64);
+        add(&self.computed_bytes, bytes as u64);
     }
 }
 
@@ -330,5 +334,19 @@ impl AddAssign for Tally {
             add_stage(&mut self.stages, stage, time);
         }
         self.engine = self.engine.take().or(other.engine);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_did_is_no_part_of_the_rates_here() {
+        let progress = Progress::default();
+        progress.lanes.store(1, Ordering::Relaxed);
+        progress.add_done(1000);
+        progress.add(0, 10, Spent { compute: Duration::from_secs(1), ..Spent::default() });
+        assert_eq!((progress.done_bytes(), progress.rates().compute), (1000, Some(10.0)));
     }
 }

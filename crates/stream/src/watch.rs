@@ -13,15 +13,17 @@ use crate::trace::{InFlight, Log};
 pub(crate) struct Watches<'w> {
     progress: &'w Progress,
     plan: &'w Plan,
+    /// Whether what is computed is done, and nobody else says so.
+    is_whole: bool,
     /// By accelerator.
     in_flight: Vec<InFlight>,
 }
 
 impl<'w> Watches<'w> {
-    pub(crate) fn new(progress: &'w Progress, plan: &'w Plan) -> Self {
+    pub(crate) fn new(progress: &'w Progress, plan: &'w Plan, is_whole: bool) -> Self {
         progress.starts(plan);
         let in_flight = (0..plan.accelerators).map(|_| InFlight::default()).collect();
-        Self { progress, plan, in_flight }
+        Self { progress, plan, is_whole, in_flight }
     }
 
     /// The watch of one thread; the first one tells the engine.
@@ -32,6 +34,7 @@ impl<'w> Watches<'w> {
         let stand = Stand::of(self.plan, at);
         Watch {
             progress: self.progress,
+            is_whole: self.is_whole,
             stand,
             log: Log::new(trace, &self.in_flight[at.accelerator], name, stand),
             tally: Tally { engine: engine.filter(|_| at.index() == 0), ..Tally::default() },
@@ -43,6 +46,7 @@ impl<'w> Watches<'w> {
 /// What one thread does, and how long each step takes.
 pub(crate) struct Watch<'w> {
     progress: &'w Progress,
+    is_whole: bool,
     stand: Stand,
     pub(crate) tally: Tally,
     pub(crate) log: Log<'w>,
@@ -71,9 +75,12 @@ impl Watch<'_> {
     /// `piece` is done here.
     pub(crate) fn unit(&mut self, piece: &Piece) {
         let spent = std::mem::take(&mut self.of_unit);
-        let done_bytes = if self.stand.is_last() { piece.data } else { 0 };
+        let computed_bytes = if self.stand.is_last() { piece.data } else { 0 };
         self.tally.add(self.stand.stage, spent);
-        self.tally.bytes_in += done_bytes as u64;
-        self.progress.add(self.stand.stage, done_bytes, spent);
+        self.tally.bytes_in += computed_bytes as u64;
+        self.progress.add(self.stand.stage, computed_bytes, spent);
+        if self.is_whole {
+            self.progress.add_done(computed_bytes as u64);
+        }
     }
 }

@@ -278,8 +278,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     }
 
     pub(super) fn tick(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
-        if self.timer.is_some_and(|due| due <= now) {
-            self.timer = None;
+        if self.timer.take_if(|due| *due <= now).is_some() {
             self.on(now, Event::Tick, out);
         }
     }

@@ -1,6 +1,7 @@
 //! The manager of all: it sends what was decided, and knows what came of the jobs.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::thread::Scope;
 use std::time::Duration;
 
@@ -83,9 +84,7 @@ impl<'env> Manage<'env> {
         }
         for Piece { job, units, part } in done.into_iter().flatten() {
             let job = JobId(job);
-            if let Some(task) = self.tasks.get(job.0 as usize) {
-                task.recorded(units.iter().map(|units| units.end - units.start).sum());
-            }
+            units.iter().for_each(|units| self.count(job, units.clone()));
             let held = self.held(job, units.iter().cloned().collect(), ByteBuf::from(part));
             self.on(now, Event::Recorded { job, units, result: held }, out);
         }
@@ -107,14 +106,23 @@ impl<'env> Manage<'env> {
 
     /// One that comes from a node.
     fn returned(&mut self, node: NodeId, epoch: Epoch, lease: LeaseId, saved: ByteBuf) -> Held {
-        let counts = self.keep.as_ref().and_then(|_| self.manager.counts(node, epoch, lease));
-        let Some(Lease { job, first, units, .. }) = counts else {
-            return Held::new(saved, Units::default());
-        };
-        if let Some(keep) = &mut self.keep {
-            keep.returned(node);
+        let counts = self.manager.counts(node, epoch, lease);
+        if let Some(Lease { job, first, units, .. }) = counts {
+            let units = first..first + units;
+            self.count(job, units.clone());
+            if let Some(keep) = &mut self.keep {
+                keep.returned(node);
+                return self.held(job, std::iter::once(units).collect(), saved);
+            }
         }
-        self.held(job, std::iter::once(first..first + units).collect(), saved)
+        Held::new(saved, Units::default())
+    }
+
+    /// Tells that these units are done: once, whoever computed them and how often.
+    fn count(&self, job: JobId, units: Range<u64>) {
+        if let Some(task) = self.tasks.get(job.0 as usize) {
+            task.done(units);
+        }
     }
 
     /// A node has brought what it put to the disk.
@@ -300,8 +308,7 @@ impl<'env> Manage<'env> {
     }
 
     pub(super) fn tick(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
-        if self.timer.is_some_and(|due| due <= now) {
-            self.timer = None;
+        if self.timer.take_if(|due| *due <= now).is_some() {
             self.on(now, Event::Tick, out);
         }
         self.go_on(now, out);

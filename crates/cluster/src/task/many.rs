@@ -14,7 +14,9 @@ use stream::{
     plan_shares,
 };
 
-use super::{Description, List, Part, Session, Task, Tell, load, merge, merging, own, save};
+use super::{
+    Description, List, Part, Session, Task, Tell, bytes_of, load, merge, merging, own, save,
+};
 use crate::JobSpec;
 use session::ManySession;
 
@@ -29,6 +31,7 @@ pub struct ManyTask<'a, K: Kernel> {
     joined: OnceLock<Joined>,
     options: Options,
     plan: Plan,
+    units: Units,
     description: Description,
     spool: Option<&'a Spool>,
     progress: &'a Progress,
@@ -144,7 +147,18 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
             }),
         };
         let (joined, spool) = (OnceLock::new(), None);
-        Ok(Self { kernel, inputs, outputs, joined, options, plan, description, spool, progress })
+        Ok(Self {
+            kernel,
+            inputs,
+            outputs,
+            joined,
+            options,
+            plan,
+            units,
+            description,
+            spool,
+            progress,
+        })
     }
 
     /// As for one input.
@@ -285,9 +299,12 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
         Err(format!("{}: a run over many inputs on nodes has no journal", self.description.input))
     }
 
-    fn recorded(&self, units: u64) {
-        let bytes = units.saturating_mul(self.plan.block_bytes);
-        self.progress.skip(bytes.min(self.description.body.1));
+    fn done(&self, units: Range<u64>) {
+        let of_input = |(input, units)| {
+            let len_bytes = self.inputs.get(input).and_then(Listed::len_bytes);
+            bytes_of(units, self.units.unit_bytes, len_bytes.unwrap_or(0))
+        };
+        self.progress.add_done(self.units.inputs(units).map(of_input).sum());
     }
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {

@@ -181,7 +181,8 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
         settle(self.joined.get().and_then(|joined| joined.output.as_ref()))
     }
 
-    fn recorded(&self, _: u64) {}
+    /// A manager has the input.
+    fn done(&self, _: Range<u64>) {}
 
     fn control(&self) -> Option<&Control> {
         Some(self.progress.control())

@@ -77,6 +77,7 @@ pub struct Mpi {
     /// Told of as lost; what they sent before, their last word too, may not be taken up yet.
     lost: Vec<u32>,
     wakeup: Arc<Wakeup>,
+    pause: Pause,
 }
 
 #[derive(Debug, Default)]
@@ -277,6 +278,7 @@ impl Mpi {
             coming: VecDeque::new(),
             lost: Vec::new(),
             wakeup: Arc::default(),
+            pause: Pause::default(),
         })
     }
 
@@ -528,12 +530,12 @@ impl Endpoint for Mpi {
     }
 
     fn receive(&mut self, until: Option<Instant>) -> Result<Received, TransportError> {
-        let mut pause = Pause::default();
+        self.pause.begin();
         loop {
             if let Some(received) = self.look()? {
                 return Ok(received);
             }
-            if self.wakeup.take() || !pause.wait(until, |time| self.wakeup.nap(time)) {
+            if self.wakeup.take() || !self.pause.wait(until, |time| self.wakeup.nap(time)) {
                 return Ok(Received::Nothing);
             }
         }

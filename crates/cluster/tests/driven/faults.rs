@@ -64,8 +64,8 @@ impl Task for Unstarted<'_> {
         self.task.settle()
     }
 
-    fn recorded(&self, units: u64) {
-        self.task.recorded(units);
+    fn done(&self, units: Range<u64>) {
+        self.task.done(units);
     }
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
@@ -304,7 +304,10 @@ impl Plan {
         let each: Vec<_> = tasks.iter().map(|task| task as &dyn Task).collect();
         let part = self.check(self.run(&each))?;
         assert!(self.units == 0 || self.fails < u64::MAX, "it ended though a unit fails");
-        let wanted: u64 = std::fs::read(&path).unwrap().into_iter().map(u64::from).sum();
+        let bytes = std::fs::read(&path).unwrap();
+        // Once each, though some were computed by several, and by some for nothing.
+        assert_eq!(progress.done_bytes(), bytes.len() as u64);
+        let wanted: u64 = bytes.into_iter().map(u64::from).sum();
         assert_eq!(tasks[0].result(part).unwrap(), wanted);
         Ok(())
     }

@@ -34,10 +34,10 @@ fn until_one_ends<K: Kernel<Part: 'static>>(
 ) -> (Vec<u8>, u64) {
     let (journal, out) = (dir.join("journal"), dir.join("out"));
     let output = kernel.effect().writes().then_some(&*out);
-    let (input, progress) = (Input::open(input).unwrap(), Progress::default());
+    let input = Input::open(input).unwrap();
     let (mut calls, mut recorded) = (200, 0);
     loop {
-        let keep = Keep::Either(&journal);
+        let (keep, progress) = (Keep::Either(&journal), Progress::default());
         let mut begun = Begun::on_nodes((kernel, &input), output, keep, false, &options()).unwrap();
         let output = begun.output.as_ref();
         let task = KernelTask::new(kernel, &input, output, &begun.options, &progress).unwrap();
@@ -69,6 +69,7 @@ fn until_one_ends<K: Kernel<Part: 'static>>(
             ran.report
         });
         let Some(mut report) = report else { continue };
+        assert_eq!(Some(progress.done_bytes()), task.plan().body_bytes(), "with what was recorded");
         let part = task.result(report.results.remove(0).unwrap()).unwrap();
         let mut found = tell(kernel, part);
         if let Some(output) = begun.output {

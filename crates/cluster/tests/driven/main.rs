@@ -117,18 +117,20 @@ fn jobs_are_done_one_after_the_other_by_the_same_nodes() {
     assert_eq!(hash, text(&blake, alone.part));
 }
 
-/// Adds bytes up; one unit fails, or does it at first.
+/// Adds bytes up; one unit fails, or does it at first. Notes which threads saw some.
 struct Sum {
     fails_at: u64,
     times: AtomicU64,
     /// Instead.
     panics: bool,
     merge_panics: bool,
+    seers: Mutex<HashSet<ThreadId>>,
 }
 
 impl Sum {
     fn fails(fails_at: u64, times: u64) -> Self {
-        Self { fails_at, times: AtomicU64::new(times), panics: false, merge_panics: false }
+        let (times, seers) = (AtomicU64::new(times), Mutex::default());
+        Self { fails_at, times, panics: false, merge_panics: false, seers }
     }
 
     fn whole() -> Self {
@@ -159,6 +161,7 @@ impl Kernel for Sum {
             assert!(!self.panics, "a bad byte");
             return Err(KernelError::new("a bad byte", "mend it").at(unit.offset + 5));
         }
+        self.seers.lock().unwrap().insert(thread::current().id());
         *part += block.data.iter().map(|byte| u64::from(*byte)).sum::<u64>();
         Ok(())
     }
@@ -207,57 +210,12 @@ fn a_unit_that_fails_twice_is_computed_and_one_that_always_does_ends_the_job() {
     }
 }
 
-/// Adds up how many units there are, and notes which threads saw some.
-#[derive(Default)]
-struct Seers(Mutex<HashSet<ThreadId>>);
-
-impl Kernel for Seers {
-    type Part = u64;
-    type Header = ();
-
-    fn name(&self) -> &str {
-        "seers"
-    }
-
-    fn effect(&self) -> Effect {
-        Effect::Reduce
-    }
-
-    fn part(&self, _accelerators: usize) -> u64 {
-        0
-    }
-
-    fn block(&self, _: &Unit<'_>, _: Block<'_>, part: &mut u64) -> Result<(), KernelError> {
-        self.0.lock().unwrap().insert(thread::current().id());
-        *part += 1;
-        Ok(())
-    }
-
-    fn merge(&self, part: &mut u64, later: u64) -> Result<(), KernelError> {
-        *part += later;
-        Ok(())
-    }
-
-    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
-        Ok(Vec::new())
-    }
-
-    fn save(&self, part: &u64, out: &mut Vec<u8>) -> Result<(), KernelError> {
-        out.extend_from_slice(&part.to_le_bytes());
-        Ok(())
-    }
-
-    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<u64, KernelError> {
-        Ok(u64::from_le_bytes(saved.try_into().unwrap()))
-    }
-}
-
 #[test]
 fn a_node_computes_short_leases_itself_but_not_where_the_manager_is() {
     const UNITS: u64 = 2000;
     let (_dir, path) = file(UNITS as usize * 4096, 3);
     let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
-    let (kernel, input, progress) = (&Seers::default(), &input, &progress);
+    let (kernel, input, progress) = (&Sum::whole(), &input, &progress);
     let ended = thread::scope(|scope| {
         let peers = faulty::locals::<2>().map(|endpoint| {
             scope.spawn(move || {
@@ -270,9 +228,10 @@ fn a_node_computes_short_leases_itself_but_not_where_the_manager_is() {
         });
         peers.map(|peer| peer.join().unwrap())
     });
-    let seers = kernel.0.lock().unwrap();
+    let seers = kernel.seers.lock().unwrap();
     let [(manager, found), (node, _)] = ended;
-    assert_eq!(found, Some(UNITS));
+    let wanted = std::fs::read(&path).unwrap().into_iter().map(u64::from).sum();
+    assert_eq!(found, Some(wanted));
     assert!(!seers.contains(&manager) && seers.contains(&node), "{seers:?}, {ended:?}");
 }
 

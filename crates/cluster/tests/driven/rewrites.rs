@@ -129,7 +129,7 @@ proptest! {
         });
         let many = made("many", &|output| {
             let shared = SharedDir::create(dir.path()).unwrap();
-            let spool = Spool::new();
+            let spool = Spool::new("out");
             spool.join(shared.path());
             let plan = stream::plan(&kernel, &input, &options()).unwrap();
             let spooled = Spooled::new(&kernel, &spool, &plan, plan.units.unwrap());
@@ -161,13 +161,14 @@ proptest! {
         let paths: Vec<_> = paths.collect();
         let inputs = storage::list(&paths, false).unwrap();
         let shared = SharedDir::create(dir.path()).unwrap();
-        let spool = Spool::new();
+        let spool = Spool::new("out");
         spool.join(shared.path());
         let plan = stream::plan_all(&kernel, &inputs, &options()).unwrap();
         let spooled = Spooled::new(&kernel, &spool, &plan, 100);
         let task = ManyTask::new(&spooled, &inputs, None, &options(), &progress).unwrap();
         let task = task.spool(&spool);
         let (mut report, _) = run_local(nodes, &[&task], &config(nodes)).unwrap();
+        prop_assert_eq!(progress.done_bytes(), bytes.len() as u64);
         let spans = task.result(report.results.remove(0).unwrap()).unwrap();
         let mut made = spans.inputs();
         for (input, path) in inputs.iter().zip(&paths) {
@@ -200,7 +201,7 @@ fn a_parameter_of_another_layout_is_refused_by_the_name_of_its_field() {
     let ours = Nearby::new();
     let means = [old::Mean { id: 1, x: 2.0, y: 3.0 }];
     let theirs = Nearby { parameters: Records::of(&means).to_bytes(), ..Nearby::new() };
-    let spool = Spool::new();
+    let spool = Spool::new("out");
     let plan = stream::plan(&ours, &input, &options()).unwrap();
     let [ours, theirs] = [&ours, &theirs].map(|kernel| Spooled::new(kernel, &spool, &plan, 1));
     let task = |kernel| KernelTask::new(kernel, &input, None, &options(), &progress).unwrap();

@@ -4,12 +4,10 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use cellway_cluster::NodeId;
+use cellway_cluster::transport::Endpoint;
 use cellway_cluster::transport::contract::{self, Loss};
 use cellway_cluster::transport::mpi::{self, Mpi, WhenLost};
-use cellway_cluster::transport::{Endpoint, Received};
 
 use crate::{seed, watch};
 
@@ -114,39 +112,11 @@ fn process() {
         }
         "loss told" => contract::run_with_loss(Box::new(mpi), seed, Loss::Told, die),
         "loss in silence" => contract::run_with_loss(Box::new(mpi), seed, Loss::Silent, die),
-        "round trips" => round_trips(Box::new(mpi)),
         part => panic!("no part {part}"),
     };
     let must_leave = mpi::must_leave();
     println!("{own} {DONE}: {outcome:?}, must leave: {must_leave}");
     mpi::leave(i32::from(outcome.is_err()));
-}
-
-/// Prints the microseconds of a message there and back between two processes.
-fn round_trips(mut mpi: Box<Mpi>) -> Result<(), String> {
-    let (own, other) = (mpi.own(), NodeId(1 - mpi.own().0));
-    for (bytes, rounds) in [(8, 20_000), (4 << 10, 10_000), (64 << 10, 4_000), (1 << 20, 500)] {
-        let mut message = vec![1; bytes];
-        let mut began = Instant::now();
-        for round in 0..rounds * 2 {
-            if round == rounds {
-                began = Instant::now();
-            }
-            if own.0 == 0 {
-                mpi.send(other, message).unwrap();
-            }
-            let Ok(Received::Message(_, came)) = mpi.receive(None) else { panic!("no message") };
-            message = came;
-            if own.0 == 1 {
-                mpi.send(other, std::mem::take(&mut message)).unwrap();
-            }
-        }
-        if own.0 == 0 {
-            let us = began.elapsed().as_secs_f64() * 1e6 / f64::from(rounds);
-            println!("{bytes} bytes there and back: {us:.2} us");
-        }
-    }
-    mpi.close(Instant::now() + Duration::from_secs(10)).map_err(|error| error.to_string())
 }
 
 /// As a crash would.
@@ -186,18 +156,6 @@ fn open_mpi_4_keeps_the_contract() {
 #[test]
 fn mpich_keeps_the_contract() {
     keeps_the_contract(MPICH);
-}
-
-/// `cargo test --release -p cellway-cluster --test transports -- --ignored --show-output round_trips`
-#[test]
-#[ignore = "a measurement"]
-fn round_trips_of_each_mpi() {
-    for (mpi, options) in ALL {
-        let Some(bin) = bin(mpi) else { continue };
-        let (output, said, done) = Run::new(&bin, options, 2, "round trips").run();
-        assert!(output.status.success() && done == 2, "{mpi}: {said}");
-        println!("{mpi}: {said}");
-    }
 }
 
 fn goes_on_after_a_loss(

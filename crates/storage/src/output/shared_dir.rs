@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{CWD, FallocateFlags, Mode};
 use rustix::io::Errno;
 
-use super::{Options, Output, Pending, cannot_open, exists};
+use super::{Options, Output, Pending, cannot_join, exists, still_hidden};
 use crate::Kind;
 use crate::error::{OutputError, shown};
 use crate::name::Name;
@@ -57,16 +57,16 @@ impl SharedDir {
     }
 
     /// Opens the file of that number, which is made if nobody has opened it, to write to
-    /// it beside others. In messages it is `name`, which the user knows.
+    /// it beside others. In messages it is `name`, which the user knows, and where it lies.
     ///
     /// # Errors
     /// If it cannot be.
     pub fn open(&self, number: u64, name: &str) -> Result<Output, OutputError> {
-        let mut options = File::options();
+        let (name, mut options) = (still_hidden(name, &self.path), File::options());
         let file = options.read(true).write(true).create(true).truncate(false);
         let file = file.open(self.path.join(number.to_string()));
-        let file = file.map_err(|error| cannot_open(name, &error))?;
-        Ok(Output::straight(name.to_owned(), file, Kind::File))
+        let file = file.map_err(|error| cannot_join(&name, &error))?;
+        Ok(Output::straight(name, file, Kind::File))
     }
 
     /// Takes the file of that number out, to be committed under the name `place`. It is
@@ -130,6 +130,36 @@ impl Output {
 mod tests {
     use super::*;
     use crate::testing::{disk_dir, names};
+
+    #[test]
+    fn what_fails_is_told_by_the_name_that_the_user_knows() {
+        let dir = disk_dir();
+        let made = SharedDir::create(dir.path()).unwrap();
+        let joined = SharedDir::join(made.path());
+        let folder = dir.path().display();
+        let output = joined.open(1, "out.txt").unwrap();
+        assert_eq!(output.name(), format!("out.txt (hidden in {folder} until it is whole)"));
+        let error = output.read_exact_at(&mut [0], 0).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: cannot be read back: ", output.name())), "{error}");
+        drop(made);
+        let gone = joined.open(2, "out.txt").unwrap_err();
+        let wanted = format!(
+            "out.txt (hidden in {folder} until it is whole): cannot be opened: No such file or \
+             directory (os error 2); write to a folder that all processes see under the same name"
+        );
+        assert_eq!(gone.to_string(), wanted);
+        assert_eq!(
+            gone.into_parts().1,
+            "write to a folder that all processes see under the same name"
+        );
+        let file =
+            Output::create_shared(&dir.path().join("whole.txt"), &Options::default()).unwrap();
+        let path = file.shared_path().unwrap();
+        drop(file);
+        let gone = Output::join(&path).unwrap_err().to_string();
+        let name = format!("{folder}/whole.txt (hidden in {folder} until it is whole): ");
+        assert!(gone.starts_with(&name), "{gone}");
+    }
 
     #[test]
     fn what_several_write_by_number_gets_its_name_when_it_is_taken() {

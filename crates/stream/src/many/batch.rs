@@ -109,7 +109,7 @@ impl<'b, K: Kernel> Batch<'b, K> {
             engine: EngineChoice::Pread,
             ..Config::default()
         };
-        let watches = &Watches::new(self.progress, self.plan);
+        let watches = &Watches::new(self.progress, self.plan, true);
         let tallies = accel::run(&config, |cx, at| {
             let batch = self;
             async move {

@@ -55,6 +55,7 @@ fn share(
                 false => run_shares(kernel, &input, output, options, &progress, &shares),
             };
             ran.unwrap();
+            assert_eq!(progress.done_bytes(), 0, "who gave them counts");
         });
         for (number, range) in ranges.iter().enumerate() {
             shares.give(number as u64, range.clone());

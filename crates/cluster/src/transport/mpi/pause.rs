@@ -11,11 +11,22 @@ const YIELD: Duration = Duration::from_micros(200);
 const NAP_MIN: Duration = Duration::from_micros(10);
 const NAP_MAX: Duration = Duration::from_micros(200);
 
-/// One wait.
+/// Who gives way for longer let another thread compute, not just look.
+const AWAY: Duration = Duration::from_micros(20);
+/// Then this sleeps at once for so long, and more and more: where accelerators have all cores,
+/// each look takes some 20 us from them, and who gives way to one of them comes back after
+/// its whole time slice.
+const SHARED: Duration = Duration::from_millis(100);
+const SHARED_NAP_MIN: Duration = Duration::from_micros(50);
+const SHARED_NAP_MAX: Duration = Duration::from_millis(2);
+
+/// One wait after another.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
     began: Option<Instant>,
     nap: Duration,
+    /// When another thread computed on this core.
+    shared: Option<Instant>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -26,6 +37,11 @@ enum Step {
 }
 
 impl Pause {
+    /// Another wait begins.
+    pub(super) fn begin(&mut self) {
+        (self.began, self.nap) = (None, Duration::ZERO);
+    }
+
     /// Waits a little, sleeping by `nap`; false at once if the time is over.
     pub(super) fn wait(&mut self, until: Option<Instant>, nap: impl FnOnce(Duration)) -> bool {
         let now = Instant::now();
@@ -35,21 +51,34 @@ impl Pause {
         }
         match self.step(now) {
             Step::Spin => std::hint::spin_loop(),
-            Step::Yield => thread::yield_now(),
+            Step::Yield => {
+                thread::yield_now();
+                self.away(now, now.elapsed());
+            }
             Step::Nap(time) => nap(left.map_or(time, |left| time.min(left))),
         }
         true
     }
 
+    fn away(&mut self, since: Instant, time: Duration) {
+        if time >= AWAY {
+            self.shared = Some(since);
+        }
+    }
+
     fn step(&mut self, now: Instant) -> Step {
         let waited = now.saturating_duration_since(*self.began.get_or_insert(now));
-        if waited < SPIN {
+        let is_shared =
+            self.shared.is_some_and(|since| now.saturating_duration_since(since) < SHARED);
+        if waited < SPIN && !is_shared {
             return Step::Spin;
         }
-        if waited < SPIN + YIELD {
+        if waited < SPIN + YIELD && !is_shared {
             return Step::Yield;
         }
-        self.nap = (self.nap * 2).clamp(NAP_MIN, NAP_MAX);
+        let (least, most) =
+            if is_shared { (SHARED_NAP_MIN, SHARED_NAP_MAX) } else { (NAP_MIN, NAP_MAX) };
+        self.nap = (self.nap * 2).clamp(least, most);
         Step::Nap(self.nap)
     }
 }
@@ -69,6 +98,19 @@ mod tests {
         for us in [10, 20, 40, 80, 160, 200, 200] {
             assert_eq!(after(1000 + us), Step::Nap(Duration::from_micros(us)));
         }
+    }
+
+    #[test]
+    fn it_sleeps_at_once_on_a_core_that_another_thread_wanted() {
+        let (mut pause, began) = (Pause::default(), Instant::now());
+        let nap = Step::Nap(SHARED_NAP_MIN);
+        pause.away(began, AWAY - Duration::from_nanos(1));
+        assert_eq!(pause.step(began), Step::Spin);
+        pause.away(began, AWAY);
+        pause.begin();
+        assert_eq!(pause.step(began + SHARED - Duration::from_nanos(1)), nap);
+        pause.begin();
+        assert_eq!(pause.step(began + SHARED), Step::Spin);
     }
 
     #[test]
