@@ -1,5 +1,6 @@
 //! Arguments that several experiments share.
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::hw::Pages;
@@ -9,7 +10,8 @@ use crate::machine::Machine;
 #[derive(Args, Clone, Debug)]
 pub struct Rounds {
     /// Rounds; every version runs once per round, in turn
-    #[arg(long, default_value_t = 5, value_name = "N")]
+    #[arg(long, default_value_t = 5, value_name = "N",
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub rounds: usize,
     /// Tiny sizes, one round: shows that it works, measures nothing
     #[arg(long)]
@@ -20,7 +22,7 @@ impl Rounds {
     /// Rounds to run: one when quick.
     #[must_use]
     pub fn count(&self) -> usize {
-        if self.quick { 1 } else { self.rounds.max(1) }
+        if self.quick { 1 } else { self.rounds }
     }
 }
 
@@ -160,7 +162,9 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let number: u64 =
         digits.parse().map_err(|_| format!("'{text}' is no size; write 64K or 1G"))?;
     let bytes = number.checked_shl(shift).filter(|bytes| bytes >> shift == number);
-    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| format!("'{text}' is out of range"))
+    bytes
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| format!("'{text}' is out of range; write 1 to {}T", u64::MAX >> 40))
 }
 
 /// As [`parse_bytes`], for blocks: powers of two up to 1 GiB.

@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use cellway::StreamError;
+use cellway::cluster::transport::mpi;
 use cellway::stream::{JournalError, JournalErrorKind, PlanError};
 use clap::CommandFactory as _;
 use clap::error::ErrorKind;
@@ -115,15 +116,16 @@ pub(crate) fn of_failure(error: &anyhow::Error) -> Exit {
 }
 
 /// An error and its causes, each once: many errors quote their cause themselves.
-fn reasons(error: &anyhow::Error) -> String {
+pub(crate) fn reasons(error: &anyhow::Error) -> String {
     error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |line, cause| {
         if line.contains(&cause) { line } else { format!("{line}: {cause}") }
     })
 }
 
-/// One line on standard error, about what went wrong.
+/// One line on standard error, about what went wrong, and in which process of several.
 pub(crate) fn complain(line: &str) {
-    tell(&format!("cellway: {}", shown(line)));
+    let process = mpi::launched_as().map(|rank| format!("process {rank}: "));
+    tell(&format!("cellway: {}{}", process.unwrap_or_default(), shown(line)));
 }
 
 /// Text that may come from elsewhere, a server or a file's name, as it may stand on a terminal.
@@ -186,6 +188,13 @@ pub(crate) fn one_line(message: &str, command: &str) -> String {
     let tips: Vec<_> = paragraphs
         .flat_map(str::lines)
         .filter_map(|line| line.trim().strip_prefix("tip: "))
+        // It takes a number below zero for a name of an option.
+        .map(|tip| match tip.strip_prefix("to pass '-") {
+            Some(rest) if rest.starts_with(|c: char| c.is_ascii_digit()) => {
+                "no option takes a number below zero"
+            }
+            _ => tip,
+        })
         .collect();
     if tips.is_empty() {
         return format!("{}; try '{command} --help'", joined(what));
@@ -225,6 +234,20 @@ mod tests {
                 "cellway run crc32c in --block 1MB",
                 "invalid value '1MB' for '--block <SIZE>': unknown unit 'mb'; \
                  write K, M, G or T (powers of 1024); try 'cellway run --help'",
+            ),
+            (
+                "cellway run crc32c in --unit 0",
+                "invalid value '0' for '--unit <SIZE>': '0' is out of range; write 1 to 16777215T; \
+                 try 'cellway run --help'",
+            ),
+            (
+                "cellway run crc32c in --nodes -1",
+                "unexpected argument '-1' found; no option takes a number below zero",
+            ),
+            (
+                "cellway bench walk --rounds 0",
+                "invalid value '0' for '--rounds <N>': 0 is not in 1..18446744073709551615; \
+                 try 'cellway run --help'",
             ),
             (
                 "cellway run crc32c in --direct yes",

@@ -7,18 +7,19 @@ mod kernels;
 mod many;
 mod names;
 mod parameters;
+mod printed;
 mod progress;
 mod stats;
 mod window;
 
-use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cellway::accel::EngineChoice;
 use cellway::fs;
 use cellway::kernels::{
-    Aes128Ecb, Aes256Ctr, Blake3, Crc32c, Entry, Finish, Histogram, Identity, LinReg, Report as _,
+    Aes128Ecb, Aes256Ctr, Blake3, Crc32c, Entry, Finish, Histogram, Identity, LinReg,
 };
 use cellway::storage::Input;
 use cellway::stream::{
@@ -34,9 +35,8 @@ use clap::builder::{
 
 use crate::exit::{self, Exit, Usage};
 use crate::size::Size;
-use crate::stdout::Stdout;
 use beside::Left;
-use cluster::{ClusterArgs, Found, Nodes};
+use cluster::{ClusterArgs, Found, Nodes, Print};
 use journal::JournalArgs;
 use kernels::{Kernels, KernelsParser};
 use names::{Drained, Fed};
@@ -195,7 +195,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         nodes: args.cluster.start(args.verbose)?,
         left: Left::default(),
     };
-    let done = run.kernel();
+    let done = run.kernel().or_else(|error| run.nodes.decline(args, error));
     // After a failure too: the others are told, or would wait.
     let ended = run.nodes.end().map(drop);
     if args.verbose {
@@ -418,12 +418,12 @@ impl Run<'_> {
         if !self.nodes.manages() {
             // What it computes is the manager's.
             let begun = &mut self.begin(&kernel, &fed.input, None)?;
-            return self.stream(&kernel, &fed.input, begun).map(drop);
+            return self.stream(&kernel, &fed.input, begun, None).map(drop);
         }
         let drained = Drained::create(&self.window, path, self.args.force, self.args.sync)?;
         let to = drained.as_ref().map_or(path, Drained::path);
         let mut begun = self.begin(&kernel, input, Some(to))?;
-        let streamed = self.stream(&kernel, input, &mut begun);
+        let streamed = self.stream(&kernel, input, &mut begun, None);
         let outcome = match streamed {
             // Whoever read standard output has seen enough.
             // The run ended there: it has no statistics.
@@ -480,7 +480,8 @@ impl Run<'_> {
         } else {
             let (fed, stats_file) = (self.open()?, self.open_stats()?);
             let mut begun = self.begin(&kernel, &fed.input, None)?;
-            let outcome = match self.stream(&kernel, &fed.input, &mut begun) {
+            let print = |part| self.print(&kernel, part);
+            let outcome = match self.stream(&kernel, &fed.input, &mut begun, Some(&print)) {
                 Err(error) => return Err(self.window.why(fed.failed().map_or(error, Into::into))),
                 Ok(None) => return Ok(()),
                 Ok(Some(outcome)) => outcome,
@@ -490,21 +491,7 @@ impl Run<'_> {
             Reduced { outcome, files, stats_file, journal: begun.journal }
         };
         let Reduced { outcome: Outcome { part, stats }, files, stats_file, journal } = reduced;
-        let mut report = kernel
-            .last()
-            .finish(part)
-            .map_err(|error| anyhow::anyhow!("{}: {error}", files.input))?;
-        let mut out = Stdout::lock();
-        let written = match self.args.format {
-            Format::Text => report.write_text(&mut out),
-            Format::Json => report.write_json(&mut out),
-        };
-        match written.and_then(|()| out.flush()) {
-            // Whoever read the result has seen enough; the statistics are still wanted.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-            written => written?,
-        }
-        drop(out);
+        self.print(&kernel, part)?;
         journal::done(journal)?;
         self.conclude(stats_file, files, &stats, Duration::ZERO)
     }
@@ -518,6 +505,7 @@ impl Run<'_> {
         kernel: &K,
         input: &Input,
         begun: &mut Begun,
+        print: Print<'_, K::Part>,
     ) -> anyhow::Result<Found<K::Part>> {
         if self.args.verbose && self.nodes.is_none() {
             tell_layout(kernel.name(), &stream::plan(kernel, input, &begun.options)?);
@@ -530,7 +518,8 @@ impl Run<'_> {
         self.watched(input.len_bytes(), |progress| {
             let mut work = || {
                 if !self.nodes.is_none() {
-                    return self.nodes.stream(self.args, (kernel, input), begun, progress);
+                    let what = (progress, print);
+                    return self.nodes.stream(self.args, (kernel, input), begun, what);
                 }
                 let Begun { options, output, journal } = &mut *begun;
                 journal::resumable(journal, |journal| {

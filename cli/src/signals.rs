@@ -101,7 +101,7 @@ fn finish(signal: i32) {
     // A terminal may show a progress bar on this line.
     let clear = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
     let words = LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let words = words.unwrap_or_else(|| "an unfinished output file leaves nothing behind".into());
+    let words = words.unwrap_or_else(|| "nothing unfinished is left behind".into());
     exit::tell(&format!("{clear}cellway: stopped by {name}; {words}"));
     std::process::exit(code);
 }

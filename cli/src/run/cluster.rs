@@ -1,5 +1,6 @@
 //! Runs on several nodes: threads of this process, or those that `mpirun` started.
 
+mod apart;
 mod many;
 mod rewrite;
 mod sent;
@@ -25,6 +26,7 @@ use clap::{Args, ValueEnum};
 use super::{RunArgs, journal};
 use crate::exit::{self, Usage};
 use crate::size::Size;
+use apart::{begun, end_though_hung};
 use sent::ShipArg;
 
 /// More threads that are nodes are a slip of the hand.
@@ -89,6 +91,9 @@ enum Mode {
 
 /// What was found, and how; `None` at a node that is not the manager.
 pub(super) type Found<P> = Option<Outcome<P>>;
+
+/// What prints a result, of a kernel that has one: also while a unit hangs that others have done.
+pub(super) type Print<'p, P> = Option<&'p dyn Fn(P) -> anyhow::Result<()>>;
 
 /// The nodes of a run.
 pub(super) enum Nodes {
@@ -350,7 +355,7 @@ impl Nodes {
         args: &RunArgs,
         (kernel, input): (&K, &Input),
         begun: &mut Begun,
-        progress: &Progress,
+        (progress, print): (&Progress, Print<'_, K::Part>),
     ) -> anyhow::Result<Found<K::Part>> {
         if kernel.effect() == Effect::Rewrite {
             return self.rewrite(args, (kernel, input), begun, progress);
@@ -365,9 +370,12 @@ impl Nodes {
         let units = (task.spec().units, task.spec().unit_bytes);
         let output_bytes = plan.output_bytes().unwrap_or(0);
         let journal = kept(journal, |journal| Pieces::new(journal, output, units, output_bytes))?;
-        let done = self.carry_out(args, (&task, plan), output.is_some(), journal)?;
+        let result = |part| task.result(part).map_err(anyhow::Error::msg);
+        let print = print.map(|print| move |part| print(result(part)?));
+        let print = print.as_ref().map(|print| print as &dyn Fn(_) -> _);
+        let done = self.carry_out(args, (&task, plan), output.is_some(), (journal, print))?;
         let Some((part, stats)) = done else { return Ok(None) };
-        let part = task.result(part).map_err(anyhow::Error::msg)?;
+        let part = result(part)?;
         Ok(Some(Outcome { part, stats }))
     }
 
@@ -381,7 +389,7 @@ impl Nodes {
         args: &RunArgs,
         (task, plan): (&dyn Task, &Plan),
         writes: bool,
-        journal: Kept<'_>,
+        (journal, print): (Kept<'_>, Print<'_, Option<Part>>),
     ) -> anyhow::Result<Option<(Option<Part>, Stats)>> {
         let cluster = &args.cluster;
         let on_loss = args.verbose.then_some(tell_loss as fn(Counters));
@@ -428,22 +436,16 @@ impl Nodes {
             (error, None) => error.into(),
         };
         let (report, stats) = match self {
-            Self::Peer(peer, rank) if is_single => {
-                let Peer::Begins(endpoint) = peer.replace(Peer::Runs) else {
-                    anyhow::bail!("the processes have met already; this is a bug in Cellway")
-                };
-                // The first takes as long as it takes.
-                let linger = if rank.manages { config.linger } else { LINGER_MAX };
-                peer.replace(Peer::Ends(Farewell::new(endpoint, linger)));
+            Self::Peer(_, rank) if is_single => {
+                self.stay_alone(config.linger)?;
                 if !rank.manages {
-                    self.end()?;
                     return Ok(None);
                 }
                 let ran =
                     drive::run_local_journaled(1, &tasks, &config, pieces).map_err(stopped)?;
                 (Some(ran.0), ran.1)
             }
-            Self::Peer(peer, _) => meet(peer, &tasks, &config, (pieces, stopped))?,
+            Self::Peer(peer, _) => meet(peer, &tasks, &config, (pieces, stopped), print)?,
             _ => {
                 let ran = drive::run_local_journaled(self.count(), &tasks, &config, pieces)
                     .map_err(stopped)?;
@@ -512,22 +514,24 @@ fn meet(
     tasks: &[&dyn Task],
     config: &Config,
     (pieces, stopped): (Option<Pieces<'_>>, impl FnOnce(ClusterError) -> anyhow::Error),
+    print: Print<'_, Option<Part>>,
 ) -> anyhow::Result<(Option<Report>, Vec<Stats>)> {
-    let Peer::Begins(endpoint) = peer.replace(Peer::Runs) else {
-        anyhow::bail!("the processes have met already; this is a bug in Cellway")
-    };
-    let ran = drive::run_journaled(endpoint, tasks, config, pieces).map_err(stopped)?;
+    let endpoint = begun(peer)?;
+    let node = format!("node {}: ", endpoint.own().0);
+    let hung = |ran| Ok(end_though_hung(ran, print));
+    let ran = drive::run_to_end(endpoint, tasks, config, pieces, hung).map_err(stopped)?;
     peer.replace(Peer::Ends(ran.farewell));
     if let Some(why) = ran.unfit {
         // The others do without it, and are not to be ended by it.
-        exit::complain(&why);
+        exit::complain(why.strip_prefix(&node).unwrap_or(&why));
     }
     Ok((ran.report, ran.stats))
 }
 
 /// The line after a run, about its nodes.
 fn went(counters: &Counters) -> String {
-    let Counters { joined, lost, given, given_again, given_twice, failures, .. } = counters;
+    let Counters { joined, refused, lost, given, given_again, given_twice, failures, .. } =
+        counters;
     let last = counters.last_loss.map(|Loss { after, bytes_left, bytes_out, .. }| {
         let (left, out) = (Size(bytes_left), Size(bytes_out));
         format!(
@@ -536,7 +540,7 @@ fn went(counters: &Counters) -> String {
         )
     });
     format!(
-        "nodes joined {joined}, lost {lost}{}; work given {given} times, again after a loss or failure \
+        "nodes joined {joined}, unfit {refused}, lost {lost}{}; work given {given} times, again after a loss or failure \
          {given_again}, to a second node {given_twice}; failures {failures}",
         last.unwrap_or_default()
     )

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cellway::Kernel;
+use cellway::kernels::Finish;
 use cellway::storage::{self, Listed, OutDir};
-use cellway::stream::{self, Begun, Journal, Keep, Outcome, Outputs};
+use cellway::stream::{self, Begun, Chain, Journal, Keep, Outcome, Outputs};
 
 use super::stats::Files;
 use super::{Reduced, Run, is_stdout, journal, progress, tell_layout, would_replace};
@@ -20,7 +21,7 @@ impl Run<'_> {
         let inputs = self.list()?;
         if !self.nodes.manages() {
             // What it computes is the manager's.
-            return self.on_nodes(kernel, &inputs, None, &mut None).map(drop);
+            return self.on_nodes(kernel, &inputs, None, &mut None, None).map(drop);
         }
         self.check_outputs(out_dir, &inputs)?;
         // What the kernel or the layout refuses leaves no directories.
@@ -32,7 +33,7 @@ impl Run<'_> {
         let outcome = if self.nodes.is_none() {
             self.stream_many(kernel, &inputs, Some(&outputs), &mut journal)?
         } else {
-            let outcome = self.on_nodes(kernel, &inputs, Some(&outputs), &mut journal)?;
+            let outcome = self.on_nodes(kernel, &inputs, Some(&outputs), &mut journal, None)?;
             outcome.expect("the manager of a run is told what was found")
         };
         journal::done(journal)?;
@@ -42,16 +43,19 @@ impl Run<'_> {
 
     /// Merges what each input gives.
     /// `None` at a node that is not the manager.
-    pub(super) fn reduce_many<K: Kernel<Part: 'static>>(
+    pub(super) fn reduce_many<K: Finish<Part: 'static>>(
         &self,
-        kernel: &K,
+        kernel: &Chain<K>,
     ) -> anyhow::Result<Option<Reduced<K::Part>>> {
         let inputs = self.list()?;
         let stats_file = self.open_stats()?;
         let (_, mut journal) = self.begin_many(kernel, &inputs, None)?;
         let outcome = match self.nodes.is_none() {
             true => Some(self.stream_many(kernel, &inputs, None, &mut journal)?),
-            false => self.on_nodes(kernel, &inputs, None, &mut journal)?,
+            false => {
+                let print = |part| self.print(kernel, part);
+                self.on_nodes(kernel, &inputs, None, &mut journal, Some(&print))?
+            }
         };
         let files = self.files(&inputs, None);
         Ok(outcome.map(|outcome| Reduced { outcome, files, stats_file, journal }))

@@ -399,9 +399,41 @@ fn processes_that_cannot_open_the_input_are_sent_it() {
         assert!(elsewhere.names().is_empty(), "{name}");
         let found = run("run wordcount in --cluster mpi --manager-only --ship locators");
         assert!(found.code != Some(0) && found.stderr.contains("no such file"), "{name}");
+        assert!(found.stderr.contains("the last that left said"), "{name}: {}", found.stderr);
         // The manager is the one to tell of what nobody has.
         let found = run("run wordcount none --cluster mpi");
         assert!(found.code != Some(0) && found.stderr.contains("no such file"), "{name}");
+    }
+}
+
+/// One of four, which manages another one, does not see what it is to read.
+#[test]
+fn a_process_that_cannot_begin_leaves_it_to_the_others() {
+    let Some(bin) = bin(MPIS[0].0) else { return };
+    let (here, elsewhere) = (Folder::new(), Folder::new());
+    let paths = [here.file("in", &text(3 << 20)), here.file("in2", &text(1 << 20))];
+    let [words, both] = ["run wordcount {}", "run wordcount {} {}"]
+        .map(|line| cellway(line, &[&*paths[0], &*paths[1]][..line.matches("{}").count()]).ok());
+    for (line, wanted) in [
+        ("run wordcount in --ship locators --tree 2", words.clone()),
+        ("run wordcount in in2 --tree 2", both.clone()),
+        ("run wordcount in in2 --manager-only --tree 2", both),
+        ("run wordcount in --ship locators --mode single", words),
+    ] {
+        let line = arguments(&format!("{line} --cluster mpi --block 64K"), &[]);
+        let mut command = mpirun(&bin, MPIS[0].1, 1);
+        command.current_dir(here.path("")).args(&line);
+        for (dir, count) in [(&elsewhere, "1"), (&here, "2")] {
+            command.args([":", "-n", count, "--wdir"]).arg(dir.path("")).arg(EXE).args(&line);
+        }
+        let found = finish(command.spawn().unwrap());
+        let is_single = line.contains(&"single".into());
+        let said = "cellway: process 1: on ";
+        let why = "in: no such file; check the name; the others do without this node";
+        let is_right = found.code == Some(0) && found.stdout == wanted;
+        assert!(is_right, "{line:?}: {:?}, {}", found.code, found.stderr);
+        let is_told = found.stderr.contains(said) && found.stderr.contains(why);
+        assert_eq!(is_told, !is_single, "{line:?}: {}", found.stderr);
     }
 }
 

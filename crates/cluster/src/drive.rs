@@ -60,6 +60,8 @@ pub struct Config {
     pub ship: Ship,
     /// Called by the manager of all when a membership ended by a loss.
     pub on_loss: Option<fn(Counters)>,
+    /// Why this peer, which does not manage, can do nothing: it says so, manages nobody and leaves.
+    pub unfit: Option<String>,
 }
 
 impl Default for Config {
@@ -73,6 +75,7 @@ impl Default for Config {
             patience: PATIENCE,
             ship: Ship::default(),
             on_loss: None,
+            unfit: None,
         }
     }
 }
@@ -213,6 +216,9 @@ pub struct Ran {
     pub stats: Vec<Stats>,
     /// Why its node left before the end, where the others do without it.
     pub unfit: Option<String>,
+    /// What its accelerators have not let go of, though others have done it: it hangs, or
+    /// takes very long.
+    pub hangs: Option<String>,
     /// Still open, for the end of some transports waits for others, and ends all if one
     /// dies in it: [`Farewell::say`] once what was found is in safety.
     pub farewell: Farewell,
@@ -306,8 +312,27 @@ pub fn run_journaled(
     config: &Config,
     journal: Option<Pieces<'_>>,
 ) -> Result<Ran, ClusterError> {
+    run_to_end(endpoint, tasks, config, journal, Ok)
+}
+
+/// As [`run_journaled`], which ends when all accelerators have let go: never, if a unit hangs
+/// here. So `hung` is called before, with what this peer did while that was done by others:
+/// it may do what is left to do, and end the process.
+///
+/// # Errors
+/// As [`run_journaled`], and those of `hung`.
+pub fn run_to_end(
+    endpoint: Box<dyn Endpoint>,
+    tasks: &[&dyn Task],
+    config: &Config,
+    journal: Option<Pieces<'_>>,
+    hung: impl FnOnce(Ran) -> Result<Ran, ClusterError>,
+) -> Result<Ran, ClusterError> {
     let config = &config.fit(tasks);
-    std::thread::scope(|scope| Peer::new(endpoint, tasks, config, scope, journal)?.run())
+    std::thread::scope(|scope| {
+        let ran = Peer::new(endpoint, tasks, config, scope, journal)?.run()?;
+        if ran.hangs.is_some() { hung(ran) } else { Ok(ran) }
+    })
 }
 
 /// The same between `nodes` threads of this process, the manager's among them; with
@@ -419,6 +444,9 @@ fn caught<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, S
         Err(format!("{what} panicked: {said}"))
     })
 }
+
+/// How long a peer waits, when all is done, for accelerators to let go of what others did.
+const LETS_GO: Duration = Duration::from_secs(5);
 
 /// A peer's own thread does what takes no longer. To hand it to another one, and what
 /// came of it back, takes some 10 us or more, and messages wait meanwhile.

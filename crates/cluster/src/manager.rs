@@ -59,6 +59,8 @@ pub enum Event<R> {
     },
     /// A job is not wanted any more.
     Abort(JobId),
+    /// No node will come that is not here.
+    Deserted,
     /// No jobs will come: those there are are ended, then all nodes are dismissed.
     Drain,
 }
@@ -139,6 +141,7 @@ impl<R> Manager<R> {
             Event::Submit(job, spec) => self.submit(job, spec, actions),
             Event::Recorded { job, units, result } => self.recorded(job, &units, result, actions),
             Event::Abort(job) => self.fail(job, JobError::Aborted, actions),
+            Event::Deserted => self.deserted(actions),
             Event::Drain => self.draining = true,
         }
         self.serve(actions);

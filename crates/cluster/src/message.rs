@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// What a transport calls a node: a rank, a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
 /// One membership of a node, from its welcome until it leaves or is lost. No two are the same.
@@ -144,7 +144,8 @@ pub enum ToNode {
     Welcome { epoch: Epoch, heartbeat: Duration },
     /// It is none.
     Refused(Refusal),
-    /// Work; its bytes go along where the node does not read for itself.
+    /// Work. A node that does not read for itself asks for the bytes, by messages that are the
+    /// transport's; in the simulation they go along.
     Lease { epoch: Epoch, lease: Lease },
     /// Nobody waits for that lease any more.
     Withdraw { epoch: Epoch, lease: LeaseId },

@@ -15,8 +15,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use storage::{Input, InputError, Output};
 use stream::{
-    Drive, Kernel, MergeOrder, Options, Pipeline, Plan, Progress, Spool, Stats, StreamError,
-    plan_shares,
+    Control, Drive, Kernel, MergeOrder, Options, Pipeline, Plan, Progress, Spool, Stats,
+    StreamError, plan_shares,
 };
 
 use crate::{Failure, JobSpec, Lease, LeaseId, Merging};
@@ -221,6 +221,11 @@ pub trait Task: Send + Sync {
     /// # Errors
     /// Those of the kernel.
     fn merge(&self, part: Part, later: Part) -> Result<Part, String>;
+
+    /// Who may pause it, of this process: meanwhile its peers' clocks stand still.
+    fn control(&self) -> Option<&Control> {
+        None
+    }
 
     /// Whether one thread can do it: [`Session::step`].
     fn can_step(&self) -> bool {
@@ -479,6 +484,10 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
         merge(self.kernel, self.input.name(), part, later)
+    }
+
+    fn control(&self) -> Option<&Control> {
+        Some(self.progress.control())
     }
 
     fn can_step(&self) -> bool {

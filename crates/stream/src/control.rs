@@ -2,8 +2,9 @@
 
 use std::future::poll_fn;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
 use crate::gate::lock;
 
@@ -25,7 +26,17 @@ pub enum Wish {
 #[derive(Debug, Default)]
 pub struct Control {
     wish: AtomicU8,
-    paused: Mutex<Vec<Waker>>,
+    /// Whether it was ever asked to pause.
+    was_paused: AtomicBool,
+    paused: Mutex<Paused>,
+}
+
+#[derive(Debug, Default)]
+struct Paused {
+    wakers: Vec<Waker>,
+    /// Of the pause under way, and how long those before took.
+    since: Option<Instant>,
+    before: Duration,
 }
 
 impl Control {
@@ -54,6 +65,16 @@ impl Control {
         }
     }
 
+    /// How long it was paused in all, until now: time that is held against nobody.
+    #[must_use]
+    pub fn paused(&self) -> Duration {
+        if !self.was_paused.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
+        let paused = lock(&self.paused);
+        paused.before + paused.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
     fn ask(&self, wish: Wish) {
         let mut paused = lock(&self.paused);
         // Cancelled is cancelled, whatever is asked afterwards.
@@ -62,7 +83,14 @@ impl Control {
             let back = |now| (now == Wish::Pause as u8).then_some(Wish::Run as u8);
             let _ = self.wish.fetch_update(Ordering::Relaxed, Ordering::Relaxed, back);
         }
-        let wakers = std::mem::take(&mut *paused);
+        let is_paused = self.wish() == Wish::Pause;
+        if is_paused {
+            paused.since.get_or_insert_with(Instant::now);
+            self.was_paused.store(true, Ordering::Release);
+        } else if let Some(since) = paused.since.take() {
+            paused.before += since.elapsed();
+        }
+        let wakers = std::mem::take(&mut paused.wakers);
         drop(paused);
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -79,7 +107,7 @@ impl Control {
                 Wish::Run => Poll::Ready(true),
                 Wish::Cancel => Poll::Ready(false),
                 Wish::Pause => {
-                    paused.push(cx.waker().clone());
+                    paused.wakers.push(cx.waker().clone());
                     Poll::Pending
                 }
             }
@@ -91,6 +119,25 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_are_counted_until_they_end() {
+        let control = Control::default();
+        control.resume();
+        assert_eq!(control.paused(), Duration::ZERO);
+        for _ in 0..2 {
+            let before = control.paused();
+            control.pause();
+            control.pause();
+            while control.paused() == before {}
+            control.resume();
+            let after = control.paused();
+            assert!(after > before && control.paused() == after);
+        }
+        control.pause();
+        control.cancel();
+        assert_eq!(control.paused(), control.paused());
+    }
 
     #[test]
     fn cancelled_is_cancelled() {

@@ -5,7 +5,7 @@ use cellway::storage::{Listed, SharedDir};
 use cellway::stream::{Journal, Outcome, Outputs, Pieces};
 use cellway::{Effect, Kernel};
 
-use super::{Found, kept, shared_dir};
+use super::{Found, Print, kept, shared_dir};
 use crate::run::{Run, journal, progress};
 
 impl Run<'_> {
@@ -17,6 +17,7 @@ impl Run<'_> {
         inputs: &[Listed],
         outputs: Option<&Outputs<'_>>,
         journal: &mut Option<Journal>,
+        print: Print<'_, K::Part>,
     ) -> anyhow::Result<Found<K::Part>> {
         let (args, nodes) = (self.args, &self.nodes);
         let options = args.options();
@@ -37,13 +38,16 @@ impl Run<'_> {
                 let task = ManyTask::new(kernel, inputs, shared.as_ref(), &options, progress)?;
                 let lease_units = nodes.lease_units(args, task.spec());
                 let task = task.lease_units(lease_units);
+                let result = |part| task.result(part).map_err(anyhow::Error::msg);
+                let print = print.map(|print| move |part| print(result(part)?));
+                let print = print.as_ref().map(|print| print as &dyn Fn(_) -> _);
                 let writes = kernel.effect().writes();
                 let Some((part, stats)) =
-                    nodes.carry_out(args, (&task, task.plan()), writes, pieces)?
+                    nodes.carry_out(args, (&task, task.plan()), writes, (pieces, print))?
                 else {
                     return Ok(None);
                 };
-                let part = task.result(part).map_err(anyhow::Error::msg)?;
+                let part = result(part)?;
                 if let (Some(outputs), Some(shared)) = (outputs, &shared) {
                     self.name(&task, (inputs, outputs), shared, journal)?;
                 }

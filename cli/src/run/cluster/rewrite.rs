@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use cellway::cluster::task::{KernelTask, ManyTask, Task as _};
+use cellway::cluster::task::{KernelTask, ManyTask, Task};
 use cellway::storage::{Input, Listed, Output, SharedDir, shown};
 use cellway::stream::{
     self, Begun, Journal, Outcome, Outputs, Pieces, Plan, PlanError, Progress, Spool, Spooled,
@@ -54,7 +54,8 @@ impl Nodes {
         let task = KernelTask::new(kernel, input, None, &options, progress)?.spool(&spool);
         let lease_units = self.lease_units(args, task.spec());
         let task = task.lease_units(lease_units);
-        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, pieces)?
+        let Some((part, mut stats)) =
+            self.carry_out(args, (&task, task.plan()), true, (pieces, None))?
         else {
             return Ok(None);
         };
@@ -93,8 +94,8 @@ impl Nodes {
         let task = ManyTask::new(kernel, inputs, None, &options, progress)?.spool(&spool);
         let lease_units = self.lease_units(args, task.spec());
         let task = task.lease_units(lease_units);
-        let Some((part, mut stats)) = self.carry_out(args, (&task, task.plan()), true, pieces)?
-        else {
+        let job = (&task as &dyn Task, task.plan());
+        let Some((part, mut stats)) = self.carry_out(args, job, true, (pieces, None))? else {
             return Ok(None);
         };
         let spans = task.result(part).map_err(anyhow::Error::msg)?;

@@ -86,7 +86,7 @@ impl Nodes {
             exit::tell(&format!("{}: blocks are sent to this node", shown(input)));
         }
         let (config, floor_bytes) = (self.config(&args.cluster), stream::floor_bytes());
-        let (_, stats) = meet(peer, &[&task], &config, (None, Into::into))?;
+        let (_, stats) = meet(peer, &[&task], &config, (None, Into::into), None)?;
         // How long the input is it was told with its first lease.
         if let Some(plan) =
             stats.iter().map(|stats| &stats.plan).max_by_key(|plan| plan.memory_bytes)

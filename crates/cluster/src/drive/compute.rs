@@ -51,6 +51,8 @@ pub(super) struct Compute<'scope, 'env> {
     actions: Vec<Action<ByteBuf>>,
     /// Units of the jobs that it was told of, or why they cannot be done here.
     jobs: BTreeMap<JobId, Result<u64, String>>,
+    /// Why none of them can.
+    unfit: Option<String>,
     /// Bytes that are sent.
     fetch: Fetch,
     /// On accelerators, at what is worked at.
@@ -89,6 +91,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             tasks,
             actions: Vec::new(),
             jobs: BTreeMap::new(),
+            unfit: config.unfit.clone(),
             fetch: Fetch::new(own, config.ship),
             beside: None,
             own_thread: None,
@@ -131,10 +134,15 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         message: ToNode,
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        if matches!(message, ToNode::Welcome { .. }) {
+        let is_welcome = matches!(message, ToNode::Welcome { .. });
+        if is_welcome {
             self.fetch.anew();
         }
         self.on(now, Event::Told(message), out);
+        if let Some(why) = self.unfit.as_ref().filter(|_| is_welcome) {
+            let why = format!("node {}: {why}", self.own.0);
+            self.on(now, Event::Unfit(why), out);
+        }
     }
 
     /// Bytes came.
@@ -288,6 +296,18 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     pub(super) fn closes(&mut self) -> bool {
         self.close();
         self.working > 0
+    }
+
+    /// What accelerators have that were told to let go.
+    pub(super) fn hangs(&self) -> Option<String> {
+        let given = self.given.values().map(|given| given.lease);
+        let units = given.map(|lease| (lease.job, lease.first, lease.first + lease.units - 1));
+        let names = units.filter_map(|(job, first, last)| {
+            Some(format!("{}: unit {first} to {last}", self.task(job)?.description().kernel))
+        });
+        let names = names.collect::<Vec<_>>().join("; ");
+        let what = "has not ended, and was done by others";
+        (self.working > 0).then(|| format!("node {}: {names} {what}", self.own.0))
     }
 
     /// How it worked.

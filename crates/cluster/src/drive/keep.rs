@@ -65,6 +65,9 @@ enum Stage {
     Ended,
 }
 
+/// Who has not settled by then is not waited for: no disk takes so long.
+const SETTLE_MAX: Duration = Duration::from_secs(600);
+
 /// How long no record is tried after one that could not be made.
 const PASSED_OVER: Duration = Duration::from_secs(30);
 
@@ -82,6 +85,8 @@ pub(super) struct Keep {
     returned: BTreeSet<NodeId>,
     /// How often they were asked.
     number: u64,
+    /// When they were asked first, for the record under way.
+    asked: Option<Duration>,
     /// How long to wait before they are asked again.
     patience: Duration,
     /// Of jobs whose results are empty.
@@ -98,6 +103,8 @@ pub(super) enum Step {
     Snapshot,
     /// Ask these nodes to settle, by that number.
     Ask(Vec<NodeId>, u64),
+    /// These have not, for so long.
+    Late(Vec<NodeId>, Duration),
 }
 
 impl Keep {
@@ -141,6 +148,7 @@ impl Keep {
             is_new: false,
             returned: BTreeSet::new(),
             number: 0,
+            asked: None,
             patience,
             done: BTreeMap::new(),
             records,
@@ -237,6 +245,11 @@ impl Keep {
                     // Its thread ends after this.
                     let _ = self.records.send(std::mem::take(pieces));
                     self.stage = Stage::Records;
+                } else if let since = *self.asked.get_or_insert(now)
+                    && let waited = now.saturating_sub(since)
+                    && waited >= SETTLE_MAX
+                {
+                    return Step::Late(awaited.iter().copied().collect(), waited);
                 } else if self.due <= now {
                     self.due = now.saturating_add(self.patience);
                     return Step::Ask(awaited.iter().copied().collect(), self.number);
@@ -265,6 +278,7 @@ impl Keep {
         let awaited = std::mem::take(&mut self.returned);
         let awaited = if self.writes { awaited } else { BTreeSet::new() };
         self.number += 1;
+        self.asked = None;
         (self.is_last, self.is_new) = (self.wants_last, false);
         (self.stage, self.due) = (Stage::Settles(pieces, awaited), Duration::ZERO);
     }
@@ -345,21 +359,49 @@ mod tests {
         assert!(brought.recv().is_err(), "it was settled once more");
     }
 
+    impl Keep {
+        /// Without a journal.
+        pub(in crate::drive) fn of_nothing(writes: bool) -> Self {
+            Self {
+                stage: Stage::Rests,
+                due: Duration::ZERO,
+                writes,
+                wants_last: false,
+                is_last: false,
+                is_new: false,
+                returned: BTreeSet::new(),
+                number: 0,
+                asked: None,
+                patience: Duration::ZERO,
+                done: BTreeMap::new(),
+                records: mpsc::channel().0,
+            }
+        }
+    }
+
+    #[test]
+    fn who_does_not_settle_is_not_waited_for_without_end() {
+        let mut keep = Keep::of_nothing(true);
+        let (node, other, since) = (NodeId(1), NodeId(2), Duration::from_secs(7));
+        for number in 1..3 {
+            keep.returned(node);
+            keep.returned(other);
+            keep.snapshot(Vec::new());
+            let asked = Step::Ask(vec![node, other], number);
+            assert_eq!(keep.next(since, 0, |_| true), asked);
+            keep.settled(other);
+            let late = since + SETTLE_MAX;
+            let again = Step::Ask(vec![node], number);
+            assert_eq!(keep.next(late - Duration::from_nanos(1), 0, |_| true), again);
+            assert_eq!(keep.next(late, 0, |_| true), Step::Late(vec![node], SETTLE_MAX));
+            // It may be lost instead.
+            assert_eq!(keep.next(late, 0, |_| false), Step::None);
+        }
+    }
+
     #[test]
     fn only_who_was_asked_last_has_settled() {
-        let mut keep = Keep {
-            stage: Stage::Rests,
-            due: Duration::ZERO,
-            writes: true,
-            wants_last: false,
-            is_last: false,
-            is_new: false,
-            returned: BTreeSet::new(),
-            number: 0,
-            patience: Duration::ZERO,
-            done: BTreeMap::new(),
-            records: mpsc::channel().0,
-        };
+        let mut keep = Keep::of_nothing(true);
         let (node, other) = (NodeId(1), NodeId(2));
         keep.returned(node);
         assert!(!keep.awaits(node, 0));

@@ -39,6 +39,8 @@ pub(super) struct Manage<'env> {
     timer: Option<Duration>,
     results: BTreeMap<JobId, Result<Option<Held>, JobError>>,
     layout: Layout,
+    /// Whether its own node does.
+    computes: bool,
     group: Group,
 }
 
@@ -65,6 +67,7 @@ impl<'env> Manage<'env> {
             timer: None,
             results: BTreeMap::new(),
             layout,
+            computes: config.manager_computes,
             group: Group::new(layout.below(MANAGER)),
         }
     }
@@ -168,9 +171,14 @@ impl<'env> Manage<'env> {
             self.on(now, Event::Drain, out);
         }
         let Some(keep) = &mut self.keep else { return };
+        if !keep.holds_back() {
+            // After a record, or where none is to come any more.
+            self.held_back.drain(..).for_each(|pair| self.merges.merge(pair));
+        }
         let manager = &self.manager;
         match keep.next(now, self.merges.running(), |node| manager.has_member(node)) {
             Step::None => {}
+            Step::Late(nodes, waited) => self.failure = Some(unsettled(&nodes, waited)),
             Step::Ask(nodes, number) => {
                 out.extend(nodes.into_iter().map(|node| (node, Message::Settle(number))));
             }
@@ -188,9 +196,6 @@ impl<'env> Manage<'env> {
                         }
                     }
                     (_, None) => {}
-                }
-                for pair in std::mem::take(&mut self.held_back) {
-                    self.merge(pair);
                 }
                 self.go_on(now, out);
             }
@@ -238,6 +243,14 @@ impl<'env> Manage<'env> {
         }
         let message = message.map(|epoch, lease, saved| self.returned(node, epoch, lease, saved));
         self.on(now, Event::From(node, message), out);
+        self.fail_if_deserted(now, out);
+    }
+
+    /// No job waits for nodes of which none is left.
+    fn fail_if_deserted(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        if !self.computes && self.group.is_empty() {
+            self.on(now, Event::Deserted, out);
+        }
     }
 
     /// A node asks for bytes, its own or one of another manager.
@@ -272,11 +285,17 @@ impl<'env> Manage<'env> {
         out: &mut Vec<(NodeId, Message)>,
     ) {
         self.group.leaves(node);
+        self.expect(orphans);
+        self.on(now, Event::Lost(node), out);
+        self.fail_if_deserted(now, out);
+    }
+
+    /// Nodes of another manager will come, which is lost or unfit.
+    pub(super) fn expect(&mut self, orphans: impl Iterator<Item = NodeId>) {
         // At the end they were told before it went, or may go too.
         if !self.manager.is_drained() {
             self.group.expect(orphans);
         }
-        self.on(now, Event::Lost(node), out);
     }
 
     pub(super) fn merged(
@@ -389,3 +408,16 @@ fn located(error: JobError, Description { body, unit_bytes, list, .. }: &Descrip
         error => error,
     }
 }
+/// Why no record can be made, and so no end.
+fn unsettled(nodes: &[NodeId], waited: Duration) -> String {
+    let names: Vec<_> = nodes.iter().map(|node| node.0.to_string()).collect();
+    format!(
+        "what node {} put was not brought to the disk in {} s, by it or its group: see whether \
+         the disk or the network there hangs; what was recorded before still counts",
+        names.join(", "),
+        waited.as_secs()
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,14 @@
 //! One peer's loop: what comes in goes to its manager and its node, what they say goes out.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{self, Receiver};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use accel::Step;
 use serde_bytes::ByteBuf;
-use stream::{Piece, Pieces, StreamError};
+use stream::{Control, Piece, Pieces, StreamError, Wish};
 
 use super::compute::{Compute, Worked, Works};
 use super::keep::Keep;
@@ -15,7 +16,9 @@ use super::layout::Layout;
 use super::manage::Manage;
 use super::ship::Asked;
 use super::submanage::Submanage;
-use super::{Bring, Brought, ClusterError, Config, Farewell, MANAGER, Ran, Report, caught};
+use super::{
+    Bring, Brought, ClusterError, Config, Farewell, LETS_GO, MANAGER, Ran, Report, caught,
+};
 use crate::NodeId;
 use crate::node::Left;
 use crate::task::Task;
@@ -28,12 +31,16 @@ const AHEAD_MAX: u32 = 1 << 16;
 /// How long this thread computes before it looks for messages again, and how long it
 /// waits for one at least and at most before it looks for what it reads.
 const LOOK_AFTER: Duration = Duration::from_micros(10);
+/// How often it looks whether the run is still paused.
+const PAUSED_LOOK: Duration = Duration::from_millis(10);
 const IDLE_MAX: Duration = Duration::from_micros(200);
 
 /// One peer: the manager of all or of a group, or none, and a node.
 pub(super) struct Peer<'scope, 'env> {
     endpoint: Box<dyn Endpoint>,
     started: Instant,
+    /// Who may pause the run.
+    control: Option<&'env Control>,
     linger: Duration,
     layout: Layout,
     /// The peer of its manager; of the first its own.
@@ -51,6 +58,13 @@ pub(super) struct Peer<'scope, 'env> {
     /// Messages received while something was due, and since when none was there.
     ahead: u32,
     quiet: u32,
+}
+
+/// Tells those that their manager is none, and the one of all that they will come.
+pub(super) fn orphaned(nodes: Vec<NodeId>) -> impl Iterator<Item = (NodeId, Message)> {
+    let root = (!nodes.is_empty()).then_some(MANAGER);
+    let told: Vec<_> = nodes.iter().copied().chain(root).collect();
+    told.into_iter().map(move |to| (to, Message::Orphans(nodes.clone())))
 }
 
 impl<'scope, 'env> Peer<'scope, 'env> {
@@ -71,7 +85,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         config.manager.nodes_max = config.manager.nodes_max.max(peers as usize);
         let config = &config;
         let manage = manages.then(|| Manage::new(tasks, config, layout, &bring, scope));
-        let has_group = !manages && layout.below(own).next().is_some();
+        let is_fit = config.unfit.is_none();
+        let has_group = !manages && is_fit && layout.below(own).next().is_some();
         let submanage =
             has_group.then(|| Submanage::new(own, layout, tasks, config, bring.clone(), scope));
         let again = config.manager.heartbeat();
@@ -86,6 +101,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         Ok(Self {
             endpoint,
             started,
+            control: tasks.iter().find_map(|task| task.control()),
             linger,
             layout,
             above,
@@ -103,9 +119,9 @@ impl<'scope, 'env> Peer<'scope, 'env> {
 
     pub(super) fn run(mut self) -> Result<Ran, ClusterError> {
         match self.work() {
-            Ok((report, (stats, unfit))) => {
+            Ok((report, (stats, unfit), hangs)) => {
                 let farewell = Farewell { endpoint: self.endpoint, linger: self.linger };
-                Ok(Ran { report, stats, unfit, farewell })
+                Ok(Ran { report, stats, unfit, hangs, farewell })
             }
             Err(error) => {
                 // What went wrong matters more than whether the others hear of it.
@@ -115,14 +131,17 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         }
     }
 
-    fn work(&mut self) -> Result<(Option<Report>, Worked), ClusterError> {
+    fn work(&mut self) -> Result<(Option<Report>, Worked, Option<String>), ClusterError> {
         let now = self.now();
         let mut out = Vec::new();
         if let Some(manage) = &mut self.manage {
             manage.start(now, self.kept.take(), &mut out);
         }
-        if let Some(submanage) = &mut self.submanage {
-            submanage.start(now, &mut out);
+        match &mut self.submanage {
+            Some(submanage) => submanage.start(now, &mut out),
+            None if self.manage.is_some() => {}
+            // It may be unfit to manage those.
+            None => out.extend(orphaned(self.layout.below(self.endpoint.own()).collect())),
         }
         if let Some(compute) = &mut self.compute {
             compute.start(now, &mut out);
@@ -135,15 +154,18 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         }
         self.send(&mut out)?;
         // The accelerators let go of what nobody waits for.
+        let until = Instant::now() + LETS_GO;
         while self.compute.as_mut().is_some_and(Compute::closes) {
-            let Ok(brought) = self.brought.recv() else { break };
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(brought) = self.brought.recv_timeout(left) else { break };
             self.take(brought, &mut out);
         }
+        let hangs = self.compute.as_ref().and_then(Compute::hangs);
         let worked = self.compute.take().map(Compute::end).transpose();
         let report = self.manage.take().map(Manage::end).transpose();
         let group = self.submanage.take().map(Submanage::end).transpose();
         let (stats, unfit) = worked?.unwrap_or_default();
-        Ok((report?, (stats, unfit.or(group?.flatten()))))
+        Ok((report?, (stats, unfit.or(group?.flatten())), hangs))
     }
 
     /// Goes on, while this thread computes too.
@@ -152,7 +174,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         works: &Works<'env>,
         out: &mut Vec<(NodeId, Message)>,
     ) -> Result<(), ClusterError> {
-        let mut went = Ok(());
+        let mut went = Ok(Ok(()));
         let ended = caught("a kernel", || {
             let mut is_closed = false;
             let stepped = works.session.step(&mut |step| {
@@ -160,13 +182,26 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 if std::mem::replace(&mut is_closed, true) {
                     return;
                 }
-                went = self.step(works, step, out);
+                let mut of_kernel = None;
+                let mut step = || {
+                    let stepped = catch_unwind(AssertUnwindSafe(&mut *step));
+                    stepped.unwrap_or_else(|panic| {
+                        of_kernel = Some(panic);
+                        Ok(Step::Ended)
+                    })
+                };
+                let step = AssertUnwindSafe(|| self.step(works, &mut step, out));
+                went = catch_unwind(step);
                 // It ends by itself, also where the transport did.
                 works.session.close();
+                if let Some(panic) = of_kernel {
+                    resume_unwind(panic);
+                }
             });
             stepped.map_err(|error| error.to_string())
         });
-        went?;
+        // What panicked there was no kernel, and is not gone on with.
+        went.unwrap_or_else(|panic| resume_unwind(panic))?;
         let now = self.now();
         if let Some(compute) = &mut self.compute {
             compute.stepped(now, works.id, ended.map(Box::new), out);
@@ -242,7 +277,11 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             return Ok(());
         }
         let until = due.into_iter().chain(wait.map(|wait| now.saturating_add(wait))).min();
-        let until = until.and_then(|until| self.started.checked_add(until));
+        let mut until = until.and_then(|until| self.started.checked_add(until + self.paused()));
+        if self.control.is_some_and(|control| control.wish() == Wish::Pause) {
+            // What is due next comes no nearer.
+            until = Some(until.unwrap_or_else(Instant::now).max(Instant::now() + PAUSED_LOOK));
+        }
         let received = self.endpoint.receive(until)?;
         self.quiet = if is_due && received == Received::Nothing { self.quiet + 1 } else { 0 };
         self.ahead = if is_due { self.ahead + 1 } else { 0 };
@@ -260,8 +299,13 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         Ok(())
     }
 
+    /// While a run is paused nobody has more time behind him, nor less before him.
     fn now(&self) -> Duration {
-        self.started.elapsed()
+        self.started.elapsed().saturating_sub(self.paused())
+    }
+
+    fn paused(&self) -> Duration {
+        self.control.map_or(Duration::ZERO, Control::paused)
     }
 
     fn is_over(&self) -> bool {
@@ -319,6 +363,11 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 compute.fetched(now, (lease, offset), bytes, out);
             }
             (Message::Unread, .., Some(compute)) if from == MANAGER => compute.garbled(now, out),
+            (Message::Orphans(nodes), Some(manage), ..) => {
+                let below = |node: &NodeId| self.layout.above(*node) == from;
+                let is_there = |node: &NodeId| below(node) && !self.lost.contains(node);
+                manage.expect(nodes.into_iter().filter(is_there));
+            }
             // Of one that is this peer's manager no more.
             _ if !is_of_manager => {}
             (Message::ToNode(message), _, Some(group), _) => group.told(now, message, out),
@@ -327,6 +376,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 group.job(now, job, description, out);
             }
             (Message::Job(job, description), .., Some(compute)) => compute.job(job, &description),
+            (Message::Orphans(_), ..) => self.lost_above(Left::Lost, out),
             (Message::Settle(number), _, Some(group), _) => group.settle(number, out),
             (Message::Settle(number), .., Some(compute)) => compute.settle(number),
             _ => {}
@@ -368,13 +418,19 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             submanage.lost(now, peer, out);
         }
         if peer == self.above {
-            match (&mut self.submanage, &mut self.compute) {
-                (Some(submanage), _) => submanage.lost_above(now, why, out),
-                (None, Some(compute)) => compute.lost(now, why, out),
-                (None, None) => {}
-            }
-            self.join_root(out);
+            self.lost_above(why, out);
         }
+    }
+
+    /// The manager of this peer is none any more.
+    fn lost_above(&mut self, why: Left, out: &mut Vec<(NodeId, Message)>) {
+        let now = self.now();
+        match (&mut self.submanage, &mut self.compute) {
+            (Some(submanage), _) => submanage.lost_above(now, why, out),
+            (None, Some(compute)) => compute.lost(now, why, out),
+            (None, None) => {}
+        }
+        self.join_root(out);
     }
 
     /// Who has lost its manager joins that of all, or ends if that is lost.

@@ -10,6 +10,7 @@ use super::group::Group;
 use super::keep::{Settler, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
+use super::peer::orphaned;
 use super::{Bring, ClusterError, Config};
 use crate::manager::{self, MergeId};
 use crate::node::{self, Left};
@@ -165,8 +166,9 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         }
     }
 
-    /// Others do without this group.
+    /// Others do without this manager; the root has its nodes.
     fn leave(&mut self, now: Duration, why: String, out: &mut Vec<(NodeId, Message)>) {
+        out.extend(orphaned(self.group.give_up(self.own)));
         self.on(now, Event::Above(node::Event::Unfit(why.clone())), out);
         if self.left.is_none() {
             // It was no member.
@@ -333,6 +335,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         match self.left {
             None | Some(Left::Dismissed) => Ok(None),
             Some(Left::Unfit(why)) => Ok(Some(why)),
+            Some(Left::Refused(why)) => Ok(Some(format!("node {}: {why}", self.own.0))),
             Some(why) => Err(ClusterError::Left { node: self.own, why }),
         }
     }

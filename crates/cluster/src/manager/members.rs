@@ -370,13 +370,24 @@ impl<R> Manager<R> {
         }
         for (id, until) in jobs {
             if until <= now {
-                self.fail(
-                    id,
-                    JobError::NoNodes { waited: join_wait, said: self.unfit.clone() },
-                    actions,
-                );
+                self.fail_without_nodes(id, join_wait, actions);
             } else {
                 self.wake_at(until, actions);
+            }
+        }
+    }
+
+    fn fail_without_nodes(&mut self, id: JobId, waited: Duration, actions: &mut Vec<Action<R>>) {
+        self.fail(id, JobError::NoNodes { waited, said: self.unfit.clone() }, actions);
+    }
+
+    /// Fails all jobs if nobody is here.
+    pub(super) fn deserted(&mut self, actions: &mut Vec<Action<R>>) {
+        if self.members.is_empty() {
+            for (id, since) in
+                self.jobs.iter().map(|(id, job)| (*id, job.deserted)).collect::<Vec<_>>()
+            {
+                self.fail_without_nodes(id, self.now.saturating_sub(since), actions);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use crc_fast::{CrcAlgorithm, Digest};
 use storage::{Input, Listed, OutputError, SharedDir};
 use stream::{
-    Kernel, MergeOrder, Options, Plan, PlanError, Progress, Spool, StreamError, plan_all,
+    Control, Kernel, MergeOrder, Options, Plan, PlanError, Progress, Spool, StreamError, plan_all,
     plan_shares,
 };
 
@@ -334,6 +334,10 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
         merge(self.kernel, &self.description.input, part, later)
+    }
+
+    fn control(&self) -> Option<&Control> {
+        Some(self.progress.control())
     }
 
     fn session<'t>(&'t self, _: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use storage::{Input, InputError, Output, Received};
-use stream::{Head, Kernel, KernelError, Options, Progress};
+use stream::{Control, Head, Kernel, KernelError, Options, Progress};
 
 use super::{
     Description, Joined, KernelSession, Part, Reads, Session, Task, Tell, load, merge, merging,
@@ -183,6 +183,10 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
 
     /// A manager has the input.
     fn done(&self, _: Range<u64>) {}
+
+    fn control(&self) -> Option<&Control> {
+        Some(self.progress.control())
+    }
 
     fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
         let joined = self.joined.get();

@@ -204,6 +204,13 @@ pub fn was_launched() -> bool {
     launch::STARTED.iter().any(|name| std::env::var_os(name).is_some())
 }
 
+/// Which of those that `mpirun` started this process is, whether it has started MPI or not.
+#[must_use]
+pub fn launched_as() -> Option<u32> {
+    let rank = |name: &&str| std::env::var(name).ok()?.parse().ok();
+    launch::RANK.iter().find_map(rank)
+}
+
 /// What one process takes of its machine: where several may use all its cores, as
 /// without binding, its share of them, and it is left to the system which.
 #[must_use]

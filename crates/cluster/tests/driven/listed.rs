@@ -143,6 +143,34 @@ fn a_node_with_another_kernel_does_nothing_and_says_what_differs() {
     });
 }
 
+/// Leases are not lost, nor given to others, because of a pause.
+#[test]
+fn a_pause_is_held_against_nobody() {
+    watched("it", || {
+        let (_dir, path) = file(9 * UNIT, 9);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let kernel = Sum::whole();
+        let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+        let times =
+            manager::Config { lease_max: ms(2000), overdue: ms(1000), ..Default::default() };
+        let control = progress.control();
+        control.pause();
+        let (mut report, _) = thread::scope(|scope| {
+            scope.spawn(|| {
+                while control.paused() < ms(4000) {
+                    thread::park_timeout(ms(10));
+                }
+                control.resume();
+            });
+            let config = Config { manager: times, ..Config::default() };
+            run_local(3, &[&task as &dyn Task], &config).unwrap()
+        });
+        found(&mut report);
+        let manager::Counters { lost, given_again, .. } = report.counters;
+        assert_eq!((lost, given_again), (0, 0), "{:?}", report.counters);
+    });
+}
+
 /// A node by hand: answers each lease as `answers` says.
 fn by_hand(mut endpoint: Local, mut answers: impl FnMut(Epoch, Lease) -> Vec<Message>) {
     endpoint.send(MANAGER, hello().to_bytes()).unwrap();
@@ -530,8 +558,8 @@ fn a_job_whose_nodes_are_all_lost_ends_by_name() {
                 let faults = Faults { dies_after, ..Faults::default() };
                 Box::new(Faulty::new(local, faults, Random(0)))
             });
-            let config =
-                config(manager::Config { join_wait: ms(1000), ..manager::Config::default() });
+            // Nobody waits for others where none can come.
+            let config = config(manager::Config { join_wait: ms(u64::MAX), ..Default::default() });
             threads(tasks, endpoints, [(); 3].map(|()| config.clone()))
         });
         let mut report = report(&mut ended);

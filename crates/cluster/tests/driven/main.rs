@@ -2,6 +2,7 @@
 
 mod faults;
 mod faulty;
+mod hangs;
 mod journal;
 mod listed;
 mod rewrites;

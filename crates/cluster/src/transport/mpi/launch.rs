@@ -8,6 +8,9 @@ pub(super) const LOCAL_SIZE: [&str; 2] = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOC
 /// Variables that every mpirun sets one of: how many it started, which of them this is.
 pub(super) const STARTED: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"];
 
+/// Variables that say which of them this is.
+pub(super) const RANK: [&str; 3] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"];
+
 /// What becomes of the others when a process is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenLost {

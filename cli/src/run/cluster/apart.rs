@@ -1,0 +1,84 @@
+//! Processes that have no part in a run, or end before the others let go of it.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use cellway::cluster::drive::{Config, Farewell, Ran, Report};
+use cellway::cluster::task::Part;
+use cellway::cluster::transport::Endpoint;
+
+use super::{LINGER_MAX, Mode, Nodes, Peer, Print, Rank, leave, meet};
+use crate::exit::{self, Exit};
+use crate::run::RunArgs;
+
+impl Nodes {
+    /// The first one does all, and the others end after it.
+    pub(super) fn stay_alone(&self, linger: Duration) -> anyhow::Result<()> {
+        let Self::Peer(peer, rank) = self else { return Ok(()) };
+        let endpoint = begun(peer)?;
+        // The first takes as long as it takes.
+        let linger = if rank.manages { linger } else { LINGER_MAX };
+        peer.replace(Peer::Ends(Farewell::new(endpoint, linger)));
+        if !rank.manages {
+            self.end()?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the work to the others, if this process is not the first and could not begin:
+    /// they do without it, and are not to be ended by it.
+    pub(in crate::run) fn decline(
+        &self,
+        args: &RunArgs,
+        error: anyhow::Error,
+    ) -> anyhow::Result<()> {
+        let Self::Peer(peer, Rank { manages: false, .. }) = self else { return Err(error) };
+        if !matches!(*peer.borrow(), Peer::Begins(_)) {
+            return Err(error);
+        }
+        let config = self.config(&args.cluster);
+        if args.cluster.mode == Some(Mode::Single) {
+            return self.stay_alone(config.linger);
+        }
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
+        let host = host.as_deref().map_or("its host", str::trim);
+        let error = exit::reasons(&error);
+        let cure = "the others do without this node; let it have what they have";
+        let unfit = Some(format!("on {host}, {error}; {cure}"));
+        meet(peer, &[], &Config { unfit, ..config }, (None, Into::into), None).map(drop)
+    }
+}
+
+/// A process that has met nobody yet.
+pub(super) fn begun(peer: &RefCell<Peer>) -> anyhow::Result<Box<dyn Endpoint>> {
+    match peer.replace(Peer::Runs) {
+        Peer::Begins(endpoint) => Ok(endpoint),
+        _ => anyhow::bail!("the processes have met already; this is a bug in Cellway"),
+    }
+}
+
+/// Ends this process, in which a unit hangs that others have done, with the result if there is
+/// one to print. An output cannot get its name while somebody may put something to it.
+pub(super) fn end_though_hung(mut ran: Ran, print: Print<'_, Option<Part>>) -> Ran {
+    let hangs = ran.hangs.take().unwrap_or_default();
+    let ended = match (ran.report.take(), print) {
+        (None, _) => Ok(()),
+        (Some(Report { mut results, .. }), Some(print)) => match results.pop() {
+            Some(Ok(part)) => print(part),
+            Some(Err(error)) => Err(error.into()),
+            None => Ok(()),
+        },
+        (report, None) => {
+            exit::complain(&format!("{hangs}; OUTPUT waits for it: stop this run to give it up"));
+            ran.report = report;
+            return ran;
+        }
+    };
+    exit::complain(&format!("{hangs}; this process ends without it, and without statistics"));
+    let exit = match ended.and(ran.farewell.say().map_err(Into::into)) {
+        Ok(()) => Exit::Done,
+        Err(error) => exit::of_failure(&error),
+    };
+    leave(exit.code());
+    std::process::exit(exit.code().into())
+}

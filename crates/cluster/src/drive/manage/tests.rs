@@ -1,0 +1,94 @@
+use std::sync::mpsc;
+use std::task::Waker;
+
+use kernels::Crc32c;
+use storage::Input;
+use stream::{Kernel as _, Options, Progress};
+
+use super::*;
+use crate::drive::Brought;
+use crate::task::KernelTask;
+use crate::{Failure, Hello, ToNode};
+
+const NODE: NodeId = NodeId(1);
+const NOW: Duration = Duration::ZERO;
+
+/// The leases that a node was told of since the last look.
+fn leases(out: &mut Vec<(NodeId, Message)>) -> Vec<Lease> {
+    let of = |(_, message)| match message {
+        Message::ToNode(ToNode::Lease { lease, .. }) => Some(lease),
+        _ => None,
+    };
+    out.drain(..).filter_map(of).collect()
+}
+
+/// The first job fails while a merge of the third waits for a record, which is not made then:
+/// one of the second is under way.
+#[test]
+fn what_waits_for_a_record_is_merged_though_another_job_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let (kernel, progress) = (Crc32c::new(), Progress::default());
+    let options = Options { block_bytes: Some(4096), accelerators: Some(1), ..Options::default() };
+    let inputs = [(0, 1), (1, 2), (2, 2)].map(|(number, units)| {
+        let path = dir.path().join(number.to_string());
+        std::fs::write(&path, vec![7; units * 4096]).unwrap();
+        Input::open(&path).unwrap()
+    });
+    let tasks = inputs.each_ref().map(|input| {
+        let task = KernelTask::new(&kernel, input, None, &options, &progress).unwrap();
+        task.lease_units(Some(1))
+    });
+    let tasks: &[&dyn Task] = &[&tasks[0], &tasks[1], &tasks[2]];
+    let part: crate::task::Part = Box::new(kernel.part(1));
+    let result = ByteBuf::from(tasks[1].save(&part).unwrap());
+    let config = Config { manager_computes: false, ..Config::default() };
+    let (to, brought) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let bring = Bring { to, waker: Waker::noop().clone() };
+        let mut manage = Manage::new(tasks, &config, Layout::new(2, None), &bring, scope);
+        let out = &mut Vec::new();
+        manage.start(NOW, Some((Keep::of_nothing(false), Vec::new())), out);
+        let hello = Hello { buffers: 8, ..Hello::default() };
+        manage.heard(NOW, NODE, ToManager::Hello(hello), out);
+        let epoch = out.iter().find_map(|(_, message)| match message {
+            Message::ToNode(ToNode::Welcome { epoch, .. }) => Some(*epoch),
+            _ => None,
+        });
+        let epoch = epoch.unwrap();
+        let mut in_all = 5;
+        manage.heard(NOW, NODE, ToManager::Ask { epoch, in_all }, out);
+        let given = leases(out);
+        let [first, of_others @ ..] = &given[..] else { panic!("nothing is given") };
+        let mut failing = *first;
+        assert_eq!(of_others.len(), 4, "{given:?}");
+        for (lease, number) in of_others.iter().zip(0..) {
+            if number == 2 {
+                // That of the first one is; now the first merge is under way.
+                manage.recorded(NOW, Ok(NOW), out);
+            }
+            let (lease, result) = (lease.id, result.clone());
+            manage.heard(NOW, NODE, ToManager::Result { epoch, lease, result }, out);
+        }
+        assert_eq!(manage.held_back.len(), 1);
+        loop {
+            let failure = Failure { unit: Some(0), offset: None, what: "a bad byte".into() };
+            let lease = failing.id;
+            manage.heard(NOW, NODE, ToManager::Failed { epoch, lease, failure }, out);
+            if manage.results.contains_key(&JobId(0)) {
+                break;
+            }
+            in_all += 1;
+            manage.heard(NOW, NODE, ToManager::Ask { epoch, in_all }, out);
+            failing = leases(out)[0];
+        }
+        assert!(manage.held_back.is_empty(), "a merge waits for a record that is not made");
+        while manage.results.len() < 3 {
+            let Ok(Brought::Merged(merge, result, took)) = brought.recv() else {
+                panic!("no merge")
+            };
+            manage.merged(NOW, merge, (result, took), out);
+        }
+        let are_there = [0, 1, 2].map(|job| manage.results[&JobId(job)].is_ok());
+        assert_eq!(are_there, [false, true, true]);
+    });
+}
