@@ -6,7 +6,7 @@ use serde_bytes::ByteBuf;
 
 use crate::task::Description;
 use crate::transport::MESSAGE_BYTES_MAX;
-use crate::{JobId, LeaseId, ToManager, ToNode};
+use crate::{JobId, LeaseId, NodeId, ToManager, ToNode};
 
 /// What one peer sends to another. A peer may be both, so it says which is meant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,9 @@ pub enum Message {
     },
     /// To a node of another manager, by that of all: what it asked for cannot be read.
     Unread,
+    /// By a manager of a group that leaves because it is unfit, to these nodes of it and to
+    /// the manager of all, which they are to join.
+    Orphans(Vec<NodeId>),
 }
 
 /// What came is no message: it was cut or changed on the way, or is another program's.
@@ -178,6 +181,7 @@ mod tests {
                 |(job, lease, offset, len)| Message::Fetch { job: JobId(job), lease, offset, len }
             ),
             Just(Message::Unread),
+            prop::collection::vec(any::<u32>().prop_map(NodeId), 0..9).prop_map(Message::Orphans),
             (lease(), any::<u64>(), bytes).prop_map(|(lease, offset, bytes)| Message::Fetched {
                 lease,
                 offset,

@@ -49,7 +49,12 @@ impl Group {
         self.expected.remove(&node);
     }
 
-    /// They will come, for the manager they had is lost.
+    /// Those that are still to be told are another manager's.
+    pub(super) fn give_up(&mut self, but: NodeId) -> Vec<NodeId> {
+        self.expected.extract_if(.., |node| *node != but).collect()
+    }
+
+    /// They will come, for the manager they had is lost or unfit.
     pub(super) fn expect(&mut self, nodes: impl Iterator<Item = NodeId>) {
         self.expected.extend(nodes);
     }

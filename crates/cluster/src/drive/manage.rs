@@ -270,11 +270,16 @@ impl<'env> Manage<'env> {
         out: &mut Vec<(NodeId, Message)>,
     ) {
         self.group.leaves(node);
+        self.expect(orphans);
+        self.on(now, Event::Lost(node), out);
+    }
+
+    /// Nodes of another manager will come, which is lost or unfit.
+    pub(super) fn expect(&mut self, orphans: impl Iterator<Item = NodeId>) {
         // At the end they were told before it went, or may go too.
         if !self.manager.is_drained() {
             self.group.expect(orphans);
         }
-        self.on(now, Event::Lost(node), out);
     }
 
     pub(super) fn merged(

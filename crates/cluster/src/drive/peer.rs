@@ -320,6 +320,11 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 compute.fetched(now, (lease, offset), bytes, out);
             }
             (Message::Unread, .., Some(compute)) if from == MANAGER => compute.garbled(now, out),
+            (Message::Orphans(nodes), Some(manage), ..) => {
+                let below = |node: &NodeId| self.layout.above(*node) == from;
+                let is_there = |node: &NodeId| below(node) && !self.lost.contains(node);
+                manage.expect(nodes.into_iter().filter(is_there));
+            }
             // Of one that is this peer's manager no more.
             _ if !is_of_manager => {}
             (Message::ToNode(message), _, Some(group), _) => group.told(now, message, out),
@@ -328,6 +333,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 group.job(now, job, description, out);
             }
             (Message::Job(job, description), .., Some(compute)) => compute.job(job, &description),
+            (Message::Orphans(_), ..) => self.lost_above(Left::Lost, out),
             (Message::Settle(number), _, Some(group), _) => group.settle(number, out),
             (Message::Settle(number), .., Some(compute)) => compute.settle(number),
             _ => {}
@@ -369,13 +375,19 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             submanage.lost(now, peer, out);
         }
         if peer == self.above {
-            match (&mut self.submanage, &mut self.compute) {
-                (Some(submanage), _) => submanage.lost_above(now, why, out),
-                (None, Some(compute)) => compute.lost(now, why, out),
-                (None, None) => {}
-            }
-            self.join_root(out);
+            self.lost_above(why, out);
         }
+    }
+
+    /// The manager of this peer is none any more.
+    fn lost_above(&mut self, why: Left, out: &mut Vec<(NodeId, Message)>) {
+        let now = self.now();
+        match (&mut self.submanage, &mut self.compute) {
+            (Some(submanage), _) => submanage.lost_above(now, why, out),
+            (None, Some(compute)) => compute.lost(now, why, out),
+            (None, None) => {}
+        }
+        self.join_root(out);
     }
 
     /// Who has lost its manager joins that of all, or ends if that is lost.

@@ -10,7 +10,7 @@ use super::group::Group;
 use super::keep::{Settler, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
-use super::{Bring, ClusterError, Config};
+use super::{Bring, ClusterError, Config, MANAGER};
 use crate::manager::{self, MergeId};
 use crate::node::{self, Left};
 use crate::submanager::{Action, BUFFERS, Event};
@@ -165,8 +165,13 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         }
     }
 
-    /// Others do without this group.
+    /// Others do without this manager; the root has its nodes.
     fn leave(&mut self, now: Duration, why: String, out: &mut Vec<(NodeId, Message)>) {
+        let orphans = self.group.give_up(self.own);
+        if !orphans.is_empty() {
+            let told = orphans.iter().copied().chain([MANAGER]);
+            out.extend(told.map(|to| (to, Message::Orphans(orphans.clone()))));
+        }
         self.on(now, Event::Above(node::Event::Unfit(why.clone())), out);
         if self.left.is_none() {
             // It was no member.
@@ -333,6 +338,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         match self.left {
             None | Some(Left::Dismissed) => Ok(None),
             Some(Left::Unfit(why)) => Ok(Some(why)),
+            Some(Left::Refused(why)) => Ok(Some(format!("node {}: {why}", self.own.0))),
             Some(why) => Err(ClusterError::Left { node: self.own, why }),
         }
     }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use cellway_cluster::drive::{ClusterError, Config, Report, run_local};
+use cellway_cluster::drive::{self, ClusterError, Config, Report, run_local};
 use cellway_cluster::task::{KernelTask, Task};
 use cellway_cluster::transport::local::{Local, endpoints};
 use cellway_cluster::transport::{Endpoint as _, Received};
@@ -129,6 +129,41 @@ fn a_manager_that_dies_leaves_its_group_to_the_first() {
     }
     println!("{lost} were lost, and {orphans} nodes joined the first");
     assert!(lost >= 5 && orphans >= 10, "{lost} were lost, and {orphans} nodes joined the first");
+}
+
+/// Of five peers the first does not compute, the second manages the last two, and it and
+/// the third would do something else: only those can do it.
+#[test]
+fn a_manager_that_is_unfit_leaves_its_group_to_the_first() {
+    let (mut report, unfit) = watched("it", || {
+        let (_dir, path) = file(200_000, 7);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let kernel = Crc32c::new();
+        let fit = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+        let other = Blake3::new();
+        let other = KernelTask::new(&other, &input, None, &options(), &progress).unwrap();
+        let tasks: [&dyn Task; 5] = [&fit, &other, &other, &fit, &fit];
+        let config = &Config { manager_computes: false, ..config(Some(2)) };
+        thread::scope(|scope| {
+            let peers = locals::<5>().into_iter().zip(tasks).map(|(endpoint, task)| {
+                scope.spawn(move || drive::run(Box::new(endpoint), &[task], config).unwrap())
+            });
+            let peers: Vec<_> = peers.collect();
+            let mut ran: Vec<_> = peers.into_iter().map(|peer| peer.join().unwrap()).collect();
+            let unfit: Vec<_> = ran.iter_mut().map(|ran| ran.unfit.take()).collect();
+            (ran.remove(0).report.unwrap(), unfit)
+        })
+    });
+    assert!(report.results.remove(0).unwrap().is_some());
+    // Two that are unfit, and two that came for that.
+    let found = (report.counters.joined, report.counters.refused, report.counters.lost);
+    assert_eq!(found, (4, 2, 0), "{:?}", report.counters);
+    let why = |node: usize| unfit[node].as_deref().unwrap_or("nothing");
+    for node in [1, 2] {
+        let start = format!("node {node}: the manager's kernel is crc32c, this node's blake3");
+        assert!(why(node).starts_with(&start), "{}", why(node));
+    }
+    assert_eq!([0, 3, 4].map(why), ["nothing"; 3]);
 }
 
 /// A peer that says what a test wants.
