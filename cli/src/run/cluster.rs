@@ -517,6 +517,9 @@ fn meet(
     };
     let ran = drive::run_journaled(endpoint, tasks, config, pieces).map_err(stopped)?;
     peer.replace(Peer::Ends(ran.farewell));
+    for why in ran.refused {
+        exit::tell(&format!("goes on without {why}"));
+    }
     if let Some(why) = ran.unfit {
         // The others do without it, and are not to be ended by it.
         exit::complain(&why);

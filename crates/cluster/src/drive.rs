@@ -210,6 +210,8 @@ pub struct Ran {
     pub stats: Vec<Stats>,
     /// Why its node left before the end, where the others do without it.
     pub unfit: Option<String>,
+    /// Nodes that this peer, a manager, did without, each with the reason.
+    pub refused: Vec<String>,
     /// Still open, for the end of some transports waits for others, and ends all if one
     /// dies in it: [`Farewell::say`] once what was found is in safety.
     pub farewell: Farewell,

@@ -19,7 +19,7 @@ use pace::Pace;
 pub use settings::{Config, Counters, JobError, Loss};
 
 use crate::tree::Span;
-use crate::{Epoch, Failure, JobId, Lease, LeaseId, NodeId, ToManager, ToNode};
+use crate::{Epoch, Failure, JobId, Lease, LeaseId, NodeId, Refusal, ToManager, ToNode};
 use job::Holder;
 
 /// A merge under way.
@@ -39,6 +39,8 @@ pub enum Event<R> {
     /// A node said something. Messages of one node are told in the order it sent
     /// them; all that came before a tick are told before it.
     From(NodeId, ToManager<R>),
+    /// A node that said hello would compute something else: why it is not to join.
+    Refuse(NodeId, String),
     /// The transport knows that a node is gone.
     Lost(NodeId),
     /// What a merge came to.
@@ -133,6 +135,10 @@ impl<R> Manager<R> {
         self.now = now.max(self.now);
         match event {
             Event::From(node, message) => self.heard(node, message, actions),
+            Event::Refuse(node, why) => {
+                let before = self.members.remove(&node);
+                self.turn_away(node, Refusal::Task { why }, before, actions);
+            }
             Event::Lost(node) => self.lose(node, actions),
             Event::Merged(id, result) => self.merged(id, result, actions),
             Event::Tick => self.expire(actions),

@@ -1,12 +1,12 @@
 //! A kernel over an input, as manager and nodes share it.
 
+mod has;
 mod many;
 mod parameters;
 mod remote;
 mod session;
 
 use std::any::Any;
-use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::OnceLock;
@@ -20,6 +20,8 @@ use stream::{
 };
 
 use crate::{Failure, JobSpec, Lease, LeaseId, Merging};
+pub use has::Has;
+pub(crate) use has::{said, unlike};
 pub use many::ManyTask;
 pub use remote::{RemoteTask, Shipped};
 use session::{KernelSession, Reads};
@@ -97,52 +99,6 @@ impl Description {
             None => self.body.1.div_ceil(self.unit_bytes.max(1)),
         }
     }
-
-    /// Why a node, which would do `theirs`, cannot have a part in this.
-    ///
-    /// # Errors
-    /// What differs, by its name.
-    pub fn check(&self, theirs: &Self) -> Result<(), String> {
-        self.check_kernel(theirs)?;
-        let Self { input, body, modified, list, .. } = self;
-        let inputs = |list: &Option<List>| list.as_ref().map_or(1, |list| list.inputs);
-        if inputs(list) != inputs(&theirs.list) {
-            return differs("number of inputs", &inputs(list), &inputs(&theirs.list));
-        }
-        let digest = |list: &Option<List>| list.as_ref().map(|list| list.digest);
-        if digest(list) != digest(&theirs.list) {
-            return Err(format!(
-                "{}: not the same names, lengths and times as those of the manager; let all see \
-                 the same files",
-                theirs.input
-            ));
-        }
-        if *body != theirs.body {
-            return differs(&format!("length in bytes of {input}"), &body.1, &theirs.body.1);
-        }
-        if *modified != theirs.modified {
-            return Err(format!(
-                "{} was written at another time than {input} of the manager; let both be the same file",
-                theirs.input
-            ));
-        }
-        Ok(())
-    }
-
-    /// The same, whatever input it has.
-    pub(crate) fn check_kernel(&self, theirs: &Self) -> Result<(), String> {
-        let Self { kernel, parameters, .. } = self;
-        if *kernel != theirs.kernel {
-            return differs("kernel", kernel, &theirs.kernel);
-        }
-        parameters::difference(kernel, parameters, &theirs.parameters).map_or(Ok(()), Err)
-    }
-}
-
-fn differs(what: &str, ours: &dyn fmt::Display, theirs: &dyn fmt::Display) -> Result<(), String> {
-    Err(format!(
-        "the manager's {what} is {ours}, this node's {theirs}; start all with the same arguments"
-    ))
 }
 
 /// What became of a lease that a node computes.
@@ -163,6 +119,11 @@ pub type Tell<'t> = Box<dyn Fn(LeaseId, Ended) + Send + Sync + 't>;
 pub trait Task: Send + Sync {
     /// What nodes are told.
     fn description(&self) -> &Description;
+
+    /// What a node tells.
+    fn has(&self) -> Has {
+        Has::of(self.description(), self.reads())
+    }
 
     /// Before a node computes: whether it would compute the same as its manager, of
     /// which this is the description. Opens what is to be shared.
@@ -411,7 +372,7 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
     }
 
     fn join(&self, description: &Description) -> Result<(), String> {
-        description.check(&self.description)?;
+        self.has().check(description)?;
         if self.joined.get().is_some() {
             return Ok(());
         }

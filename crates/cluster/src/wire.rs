@@ -136,6 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::task::Has;
     use crate::{Epoch, Failure, Hello, Lease, Refusal};
 
     fn messages() -> impl Strategy<Value = Message> {
@@ -148,7 +149,10 @@ mod tests {
         let work =
             work.prop_map(|(id, job, first, units)| Lease { id, job: JobId(job), first, units });
         let to_manager = prop_oneof![
-            ".{0,20}".prop_map(|build| ToManager::Hello(Hello { build, ..Hello::default() })),
+            (".{0,20}", Description::any(), any::<bool>()).prop_map(|(build, of, reads)| {
+                let tasks = vec![Has::of(&of, reads), Has::of(&of, !reads)];
+                ToManager::Hello(Hello { build, tasks, ..Hello::default() })
+            }),
             (epoch(), any::<u64>()).prop_map(|(epoch, in_all)| ToManager::Ask { epoch, in_all }),
             (epoch(), lease(), bytes).prop_map(|(epoch, lease, result)| ToManager::Result {
                 epoch,

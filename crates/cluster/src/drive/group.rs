@@ -1,6 +1,6 @@
 //! What a manager tells its nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::task::Description;
@@ -12,13 +12,16 @@ pub(super) struct Group {
     told: BTreeSet<(NodeId, JobId)>,
     /// Those that were not told yet that all is done.
     expected: BTreeSet<NodeId>,
+    /// Those that were refused, or left, for they would do something else.
+    refused: BTreeMap<NodeId, String>,
     /// When to wait for them no more.
     ends: Option<Duration>,
 }
 
 impl Group {
     pub(super) fn new(expected: impl Iterator<Item = NodeId>) -> Self {
-        Self { told: BTreeSet::new(), expected: expected.collect(), ends: None }
+        let (told, refused) = (BTreeSet::new(), BTreeMap::new());
+        Self { told, expected: expected.collect(), refused, ends: None }
     }
 
     /// Tells a node, of a lease's job beforehand what that is.
@@ -38,7 +41,8 @@ impl Group {
                     out.push((node, Message::Job(*job, description.clone())));
                 }
             }
-            ToNode::Refused(_) | ToNode::Dismissed { .. } => self.leaves(node),
+            ToNode::Refused(why) => self.unfit(node, format!("node {}: {why}", node.0)),
+            ToNode::Dismissed { .. } => self.leaves(node),
             ToNode::Withdraw { .. } | ToNode::Fenced { .. } | ToNode::Alive { .. } => {}
         }
         out.push((node, Message::ToNode(message)));
@@ -52,6 +56,17 @@ impl Group {
     /// Those that are still to be told are another manager's.
     pub(super) fn give_up(&mut self, but: NodeId) -> Vec<NodeId> {
         self.expected.extract_if(.., |node| *node != but).collect()
+    }
+
+    /// Nor is one that would do something else.
+    pub(super) fn unfit(&mut self, node: NodeId, why: String) {
+        self.leaves(node);
+        self.refused.insert(node, why);
+    }
+
+    /// Why nodes are done without.
+    pub(super) fn refused(&self) -> impl Iterator<Item = String> {
+        self.refused.values().cloned()
     }
 
     /// They will come, for the manager they had is lost or unfit.

@@ -16,7 +16,7 @@ use super::merging::{Held, Merges, Pair};
 use super::ship::{Asked, Shipper};
 use super::{Bring, ClusterError, MANAGER, Report, caught};
 use crate::manager::{Action, Config, Event, MergeId, Merging};
-use crate::task::Task;
+use crate::task::{Task, unlike};
 use crate::wire::Message;
 use crate::{Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager};
 
@@ -227,7 +227,10 @@ impl<'env> Manage<'env> {
         out: &mut Vec<(NodeId, Message)>,
     ) {
         match &message {
-            ToManager::Unfit { .. } => self.group.leaves(node),
+            ToManager::Unfit { why, .. } => self.group.unfit(node, why.clone()),
+            ToManager::Hello(hello) if let Some(why) = unlike(&hello.tasks, self.tasks) => {
+                return self.on(now, Event::Refuse(node, why), out);
+            }
             // What it put before, others told of.
             ToManager::Hello(_) if self.layout.above(node) != MANAGER => {
                 self.keep.iter_mut().for_each(|keep| keep.joined(node));
@@ -312,6 +315,11 @@ impl<'env> Manage<'env> {
     /// Whether all is done, and everybody knows.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.manager.is_drained() && self.group.is_over(now)
+    }
+
+    /// Why nodes were done without.
+    pub(super) fn refused(&self) -> Vec<String> {
+        self.group.refused().collect()
     }
 
     pub(super) fn end(mut self) -> Result<Report, ClusterError> {

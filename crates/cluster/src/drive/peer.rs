@@ -18,7 +18,7 @@ use super::submanage::Submanage;
 use super::{Bring, Brought, ClusterError, Config, Farewell, MANAGER, Ran, Report, caught};
 use crate::NodeId;
 use crate::node::Left;
-use crate::task::Task;
+use crate::task::{Task, said};
 use crate::transport::{Endpoint, Received};
 use crate::wire::{Message, Packet};
 
@@ -69,6 +69,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let mut config = config.clone();
         // Of these all may be there, whatever the limit for those that come later.
         config.manager.nodes_max = config.manager.nodes_max.max(peers as usize);
+        config.hello.tasks = said(tasks);
         let config = &config;
         let manage =
             manages.then(|| Manage::new(tasks, config.manager.clone(), layout, &bring, scope));
@@ -104,9 +105,9 @@ impl<'scope, 'env> Peer<'scope, 'env> {
 
     pub(super) fn run(mut self) -> Result<Ran, ClusterError> {
         match self.work() {
-            Ok((report, (stats, unfit))) => {
+            Ok((report, (stats, unfit), refused)) => {
                 let farewell = Farewell { endpoint: self.endpoint, linger: self.linger };
-                Ok(Ran { report, stats, unfit, farewell })
+                Ok(Ran { report, stats, unfit, refused, farewell })
             }
             Err(error) => {
                 // What went wrong matters more than whether the others hear of it.
@@ -116,7 +117,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         }
     }
 
-    fn work(&mut self) -> Result<(Option<Report>, Worked), ClusterError> {
+    fn work(&mut self) -> Result<(Option<Report>, Worked, Vec<String>), ClusterError> {
         let now = self.now();
         let mut out = Vec::new();
         if let Some(manage) = &mut self.manage {
@@ -140,11 +141,16 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             let Ok(brought) = self.brought.recv() else { break };
             self.take(brought, &mut out);
         }
+        let refused = match (&self.manage, &self.submanage) {
+            (Some(manage), _) => manage.refused(),
+            (None, Some(group)) => group.refused(),
+            (None, None) => Vec::new(),
+        };
         let worked = self.compute.take().map(Compute::end).transpose();
         let report = self.manage.take().map(Manage::end).transpose();
         let group = self.submanage.take().map(Submanage::end).transpose();
         let (stats, unfit) = worked?.unwrap_or_default();
-        Ok((report?, (stats, unfit.or(group?.flatten()))))
+        Ok((report?, (stats, unfit.or(group?.flatten())), refused))
     }
 
     /// Goes on, while this thread computes too.

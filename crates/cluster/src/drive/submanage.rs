@@ -14,7 +14,7 @@ use super::{Bring, ClusterError, Config, MANAGER};
 use crate::manager::{self, MergeId};
 use crate::node::{self, Left};
 use crate::submanager::{Action, BUFFERS, Event};
-use crate::task::{Description, Task};
+use crate::task::{Description, Has, Task, unlike};
 use crate::wire::{Message, RESULT_BYTES_MAX};
 use crate::{
     Epoch, Failure, Hello, JobId, JobSpec, LeaseId, NodeId, Submanager, ToManager, ToNode,
@@ -36,6 +36,8 @@ pub(super) struct Submanage<'scope, 'env> {
     group: Group,
     /// Other peers of the group.
     below: Vec<NodeId>,
+    /// Whether a manager above took it: one that differs is not this one then.
+    is_fit: bool,
     /// What it was told of jobs.
     jobs: BTreeMap<JobId, Description>,
     settling: Option<Settling>,
@@ -76,6 +78,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
             merges: Merges::new(tasks, bring.clone(), scope),
             group: Group::new(below.iter().copied().chain([own])),
             below,
+            is_fit: false,
             jobs: BTreeMap::new(),
             settling: None,
             left: None,
@@ -129,6 +132,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         message: ToNode,
         out: &mut Vec<(NodeId, Message)>,
     ) {
+        self.is_fit |= matches!(message, ToNode::Welcome { .. });
         let event = match &message {
             // What it was told of that job did not come.
             ToNode::Lease { lease, .. } if !self.jobs.contains_key(&lease.job) => {
@@ -150,7 +154,9 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         let task = usize::try_from(job.0).ok().and_then(|job| self.tasks.get(job));
         let merging = match task {
             Some(task) => {
-                description.check_kernel(task.description()).map(|()| task.spec().merging)
+                // It needs no input to merge.
+                let has = Has::of(task.description(), false);
+                has.check(&description).map(|()| task.spec().merging)
             }
             None => Err("it has fewer jobs than the manager; start all alike".to_owned()),
         };
@@ -167,16 +173,21 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
 
     /// Others do without this manager; the root has its nodes.
     fn leave(&mut self, now: Duration, why: String, out: &mut Vec<(NodeId, Message)>) {
-        let orphans = self.group.give_up(self.own);
-        if !orphans.is_empty() {
-            let told = orphans.iter().copied().chain([MANAGER]);
-            out.extend(told.map(|to| (to, Message::Orphans(orphans.clone()))));
-        }
+        self.leave_group(out);
         self.on(now, Event::Above(node::Event::Unfit(why.clone())), out);
         if self.left.is_none() {
             // It was no member.
             self.left = Some(Left::Unfit(why));
             self.on(now, Event::Below(manager::Event::Drain), out);
+        }
+    }
+
+    /// Its nodes are those of the root.
+    fn leave_group(&mut self, out: &mut Vec<(NodeId, Message)>) {
+        let orphans = self.group.give_up(self.own);
+        if !orphans.is_empty() {
+            let told = orphans.iter().copied().chain([MANAGER]);
+            out.extend(told.map(|to| (to, Message::Orphans(orphans.clone()))));
         }
     }
 
@@ -192,9 +203,19 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         message: ToManager<ByteBuf>,
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        if let ToManager::Unfit { why, .. } = &message {
-            self.group.leaves(node);
-            self.unfit = Some(why.clone());
+        match &message {
+            ToManager::Unfit { why, .. } => {
+                self.group.unfit(node, why.clone());
+                self.unfit = Some(why.clone());
+            }
+            ToManager::Hello(hello) if let Some(why) = unlike(&hello.tasks, self.tasks) => {
+                // It says hello again, when this one knows which of both would be refused above.
+                if self.is_fit {
+                    self.on(now, Event::Below(manager::Event::Refuse(node, why)), out);
+                }
+                return;
+            }
+            _ => {}
         }
         let message = message.map(|_, _, saved| Held::new(saved, Units::default()));
         self.on(now, Event::Below(manager::Event::From(node, message)), out);
@@ -333,6 +354,11 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         self.submanager.is_drained() && self.group.is_over(now)
     }
 
+    /// Why nodes of the group were done without.
+    pub(super) fn refused(&self) -> Vec<String> {
+        self.group.refused().collect()
+    }
+
     /// Why it left, where others do without it.
     pub(super) fn end(self) -> Result<Option<String>, ClusterError> {
         match self.left {
@@ -372,7 +398,12 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 self.merges.merge(Pair { id, job: job.0 as usize, into, from });
             }
             Action::Drop(_) => {}
-            Action::Left(why) => self.left = Some(why),
+            Action::Left(why) => {
+                if matches!(why, Left::Refused(_)) {
+                    self.leave_group(out);
+                }
+                self.left = Some(why);
+            }
             Action::SetTimer(at) => self.timer = Some(at),
         }
     }

@@ -78,7 +78,7 @@ impl Config {
 
     /// Whether a node can work here.
     pub(crate) fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
-        let Hello { protocol, build, buffers, buffer_bytes, nodes: _ } = hello;
+        let Hello { protocol, build, buffers, buffer_bytes, nodes: _, tasks: _ } = hello;
         if *protocol != PROTOCOL {
             return Err(Refusal::Protocol { ours: PROTOCOL, theirs: *protocol });
         }

@@ -130,7 +130,7 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
     }
 
     fn join(&self, description: &Description) -> Result<(), String> {
-        description.check_kernel(&self.description)?;
+        self.has().check(description)?;
         if self.joined.get().is_some() {
             return Ok(());
         }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod faulty;
+mod joins;
 mod journal;
 mod listed;
 mod rewrites;
