@@ -529,7 +529,8 @@ fn meet(
 
 /// The line after a run, about its nodes.
 fn went(counters: &Counters) -> String {
-    let Counters { joined, refused, lost, given, given_again, given_twice, failures, .. } = counters;
+    let Counters { joined, refused, lost, given, given_again, given_twice, failures, .. } =
+        counters;
     let last = counters.last_loss.map(|Loss { after, bytes_left, bytes_out }| {
         let (left, out) = (Size(bytes_left), Size(bytes_out));
         format!(

@@ -61,6 +61,8 @@ pub enum Event<R> {
     },
     /// A job is not wanted any more.
     Abort(JobId),
+    /// That node is to leave when it has done what it has.
+    Leave(NodeId),
     /// No jobs will come: those there are are ended, then all nodes are dismissed.
     Drain,
 }
@@ -145,6 +147,12 @@ impl<R> Manager<R> {
             Event::Submit(job, spec) => self.submit(job, spec, actions),
             Event::Recorded { job, units, result } => self.recorded(job, &units, result, actions),
             Event::Abort(job) => self.fail(job, JobError::Aborted, actions),
+            Event::Leave(node) => {
+                if let Some(member) = self.members.get_mut(&node) {
+                    member.leaving = true;
+                    self.settle(node, actions);
+                }
+            }
             Event::Drain => self.draining = true,
         }
         self.serve(actions);

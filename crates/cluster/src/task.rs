@@ -2,6 +2,7 @@
 
 mod has;
 mod many;
+mod of;
 mod parameters;
 mod remote;
 mod session;
@@ -9,7 +10,7 @@ mod session;
 use std::any::Any;
 use std::ops::Range;
 use std::path::{Path, PathBuf, absolute};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ use crate::{Failure, JobSpec, Lease, LeaseId, Merging};
 pub use has::Has;
 pub(crate) use has::{said, unlike};
 pub use many::ManyTask;
+pub use of::Adopt;
+pub(crate) use of::Of;
+use of::{Adopted, Base, Own, Place};
 pub use remote::{RemoteTask, Shipped};
 use session::{KernelSession, Reads};
 
@@ -123,6 +127,21 @@ pub trait Task: Send + Sync {
     /// What a node tells.
     fn has(&self) -> Has {
         Has::of(self.description(), self.reads())
+    }
+
+    /// Whether a job may have such parameters instead of its own: then nodes take those of
+    /// the manager.
+    fn takes(&self, _parameters: &[u8]) -> bool {
+        false
+    }
+
+    /// This task with the parameters of a job; none if they are its own.
+    ///
+    /// # Errors
+    /// If it does not take them: what differs.
+    fn adopt<'t>(&'t self, parameters: &[u8]) -> Result<Option<Arc<dyn Adopt + 't>>, String> {
+        let Description { kernel, parameters: own, .. } = self.description();
+        parameters::difference(kernel, parameters, own).map_or(Ok(None), Err)
     }
 
     /// Before a node computes: whether it would compute the same as its manager, of
@@ -327,6 +346,28 @@ fn merging<K: Kernel>(kernel: &K) -> Merging {
     }
 }
 
+fn takes<K: Kernel>(kernel: &K, parameters: &[u8]) -> bool {
+    matches!(kernel.with_parameters(parameters), Ok(Some(_)))
+}
+
+/// A task of `kernel` with the parameters of a job, if they are not its own.
+fn adopt<'t, K: Kernel<Part: 'static>>(
+    task: &'t impl Base,
+    kernel: &K,
+    parameters: &[u8],
+) -> Result<Option<Arc<dyn Adopt + 't>>, String>
+where
+    K: 't,
+{
+    let Description { kernel: name, parameters: own, .. } = task.description();
+    let Some(differs) = parameters::difference(name, parameters, own) else { return Ok(None) };
+    match kernel.with_parameters(parameters) {
+        Ok(Some(kernel)) => Ok(Some(Arc::new(Adopted::new(task, kernel, parameters)?))),
+        Ok(None) => Err(differs),
+        Err(error) => Err(format!("{name} cannot take the manager's parameters: {error}")),
+    }
+}
+
 fn own<K: Kernel<Part: 'static>>(part: Part) -> Result<K::Part, String> {
     let own = part.downcast().map(|part| *part);
     own.map_err(|_| foreign())
@@ -372,7 +413,7 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
     }
 
     fn join(&self, description: &Description) -> Result<(), String> {
-        self.has().check(description)?;
+        self.has().check(description, |_| false)?;
         if self.joined.get().is_some() {
             return Ok(());
         }
@@ -446,16 +487,30 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
         self.plan.pipeline() == Pipeline::Fused
     }
 
+    fn takes(&self, parameters: &[u8]) -> bool {
+        takes(self.kernel, parameters)
+    }
+
+    fn adopt<'t>(&'t self, parameters: &[u8]) -> Result<Option<Arc<dyn Adopt + 't>>, String> {
+        adopt(self, self.kernel, parameters)
+    }
+
     fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
-        let Self { kernel, input, output, joined, options, progress, .. } = self;
+        Box::new(KernelSession::new(Own::Lent(self.kernel), self.place(sent), tell))
+    }
+}
+
+impl<K: Kernel<Part: 'static>> Base for KernelTask<'_, K> {
+    fn place(&self, sent: Option<Input>) -> Place<'_> {
+        let Self { input, output, joined, options, progress, .. } = self;
         let reads = sent.map_or(Reads::Own(input), |sent| Reads::Sent(Box::new(sent)));
         let (mut options, mut output) = (options.clone(), *output);
         if let Some(joined) = joined.get() {
             options.block_bytes = Some(joined.unit_bytes);
             output = output.or(joined.output.as_ref());
         }
-        let (to, lanes) = ((*kernel, output), self.plan.accelerators as u32);
-        Box::new(KernelSession::new(to, Some(reads), options, progress, lanes, tell))
+        let lanes = self.plan.accelerators as u32;
+        Place { reads: Some(reads), output, options, progress, lanes }
     }
 }
 

@@ -25,20 +25,20 @@ impl Group {
     }
 
     /// Tells a node, of a lease's job beforehand what that is.
-    pub(super) fn tell<'d>(
+    pub(super) fn tell(
         &mut self,
         node: NodeId,
         message: ToNode,
-        description_of: impl FnOnce(JobId) -> Option<&'d Description>,
+        task_of: impl FnOnce(JobId) -> Option<(u32, Description)>,
         out: &mut Vec<(NodeId, Message)>,
     ) {
         match &message {
             ToNode::Welcome { .. } => self.told.retain(|(of, _)| *of != node),
             ToNode::Lease { lease: crate::Lease { job, .. }, .. } => {
                 if self.told.insert((node, *job))
-                    && let Some(description) = description_of(*job)
+                    && let Some((task, description)) = task_of(*job)
                 {
-                    out.push((node, Message::Job(*job, description.clone())));
+                    out.push((node, Message::Job(*job, task, description)));
                 }
             }
             ToNode::Refused(why) => self.unfit(node, format!("node {}: {why}", node.0)),
@@ -46,6 +46,11 @@ impl Group {
             ToNode::Withdraw { .. } | ToNode::Fenced { .. } | ToNode::Alive { .. } => {}
         }
         out.push((node, Message::ToNode(message)));
+    }
+
+    /// That job is over.
+    pub(super) fn ended(&mut self, job: JobId) {
+        self.told.retain(|(_, told)| *told != job);
     }
 
     /// It is not to be waited for.

@@ -1,6 +1,7 @@
 //! One peer's loop: what comes in goes to its manager and its node, what they say goes out.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use super::compute::{Compute, Worked, Works};
 use super::keep::Keep;
 use super::layout::Layout;
 use super::manage::Manage;
+use super::queue::Queue;
 use super::ship::Asked;
 use super::submanage::Submanage;
 use super::{Bring, Brought, ClusterError, Config, Farewell, MANAGER, Ran, Report, caught};
@@ -59,7 +61,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         tasks: &'env [&'env dyn Task],
         config: &Config,
         scope: &'scope Scope<'scope, 'env>,
-        journal: Option<Pieces<'env>>,
+        (journal, queue): (Option<Pieces<'env>>, Option<Arc<Queue<'env>>>),
     ) -> Result<Self, ClusterError> {
         let (to, brought) = mpsc::channel();
         let bring = Bring { to, waker: endpoint.waker() };
@@ -71,8 +73,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         config.manager.nodes_max = config.manager.nodes_max.max(peers as usize);
         config.hello.tasks = said(tasks);
         let config = &config;
-        let manage =
-            manages.then(|| Manage::new(tasks, config.manager.clone(), layout, &bring, scope));
+        let manage = manages.then(|| Manage::new((tasks, queue), config, layout, &bring, scope));
         let has_group = !manages && layout.below(own).next().is_some();
         let submanage =
             has_group.then(|| Submanage::new(own, layout, tasks, config, bring.clone(), scope));
@@ -335,10 +336,12 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             _ if !is_of_manager => {}
             (Message::ToNode(message), _, Some(group), _) => group.told(now, message, out),
             (Message::ToNode(message), .., Some(compute)) => compute.told(now, message, out),
-            (Message::Job(job, description), _, Some(group), _) => {
-                group.job(now, job, description, out);
+            (Message::Job(job, task, description), _, Some(group), _) => {
+                group.job(now, (job, task), description, out);
             }
-            (Message::Job(job, description), .., Some(compute)) => compute.job(job, &description),
+            (Message::Job(job, task, description), .., Some(compute)) => {
+                compute.job(job, task, &description);
+            }
             (Message::Orphans(_), ..) => self.lost_above(Left::Lost, out),
             (Message::Settle(number), _, Some(group), _) => group.settle(number, out),
             (Message::Settle(number), .., Some(compute)) => compute.settle(number),
@@ -441,6 +444,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 let after = recorded.map(|due| due.saturating_duration_since(Instant::now()));
                 manage.recorded(now, after, out);
             }
+            (Brought::Order(order), Some(manage), ..) => manage.ordered(now, &order, out),
             (Brought::Read(node, message), Some(manage), ..) => {
                 manage.read(node);
                 out.push((node, message));

@@ -6,8 +6,8 @@ use std::thread::Scope;
 
 use serde_bytes::ByteBuf;
 
+use super::jobs::Jobs;
 use super::{Bring, Brought, caught};
-use crate::task::Task;
 use crate::wire::Message;
 use crate::{JobId, LeaseId, NodeId};
 
@@ -63,7 +63,7 @@ pub(super) struct Shipper {
 
 impl Shipper {
     pub(super) fn new<'scope, 'env>(
-        tasks: &'env [&'env dyn Task],
+        jobs: Jobs<'env>,
         bring: Bring,
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
@@ -71,7 +71,7 @@ impl Shipper {
         scope.spawn(move || {
             for Asked { node, job, lease, offset, len } in all {
                 let bytes = caught("a read", || {
-                    let task = job.and_then(|job| tasks.get(usize::try_from(job.0).ok()?));
+                    let task = job.and_then(|job| jobs.get(job));
                     let task = task.ok_or("nobody waits for that job")?;
                     let end = offset.checked_add(len).ok_or("there are no such bytes")?;
                     task.bytes(offset..end)

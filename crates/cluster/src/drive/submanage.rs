@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_bytes::ByteBuf;
 
 use super::group::Group;
+use super::jobs::{Jobs, KNOWN_MAX};
 use super::keep::{Settler, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
@@ -30,7 +31,7 @@ pub(super) struct Submanage<'scope, 'env> {
     own: NodeId,
     above: NodeId,
     submanager: Submanager<Held>,
-    tasks: &'env [&'env dyn Task],
+    jobs: Jobs<'env>,
     actions: Vec<Action<Held>>,
     merges: Merges<'env>,
     group: Group,
@@ -39,7 +40,7 @@ pub(super) struct Submanage<'scope, 'env> {
     /// Whether a manager above took it: one that differs is not this one then.
     is_fit: bool,
     /// What it was told of jobs.
-    jobs: BTreeMap<JobId, Description>,
+    told: BTreeMap<JobId, (u32, Description)>,
     settling: Option<Settling>,
     left: Option<Left>,
     /// Why a node left that could not do what it was given: the last one.
@@ -69,17 +70,18 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
             ..manager.clone()
         };
         let below: Vec<_> = layout.below(own).collect();
+        let jobs = Jobs::new(tasks);
         Self {
             own,
             above: layout.above(own),
             submanager: Submanager::new(hello, manager, Held::nothing).patience(*patience),
-            tasks,
+            jobs: jobs.clone(),
             actions: Vec::new(),
-            merges: Merges::new(tasks, bring.clone(), scope),
+            merges: Merges::new(jobs, bring.clone(), scope),
             group: Group::new(below.iter().copied().chain([own])),
             below,
             is_fit: false,
-            jobs: BTreeMap::new(),
+            told: BTreeMap::new(),
             settling: None,
             left: None,
             unfit: None,
@@ -135,7 +137,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         self.is_fit |= matches!(message, ToNode::Welcome { .. });
         let event = match &message {
             // What it was told of that job did not come.
-            ToNode::Lease { lease, .. } if !self.jobs.contains_key(&lease.job) => {
+            ToNode::Lease { lease, .. } if !self.told.contains_key(&lease.job) => {
                 node::Event::Garbled
             }
             _ => node::Event::Told(message),
@@ -143,31 +145,41 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         self.on(now, Event::Above(event), out);
     }
 
-    /// A job above, whose results are to be merged here.
+    /// A job above, which is that task; its results are to be merged here.
     pub(super) fn job(
         &mut self,
         now: Duration,
-        job: JobId,
+        (job, number): (JobId, u32),
         description: Description,
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        let task = usize::try_from(job.0).ok().and_then(|job| self.tasks.get(job));
-        let merging = match task {
-            Some(task) => {
-                // It needs no input to merge.
-                let has = Has::of(task.description(), false);
-                has.check(&description).map(|()| task.spec().merging)
-            }
-            None => Err("it has fewer jobs than the manager; start all alike".to_owned()),
-        };
+        let task = self.jobs.open(job, number, &description.parameters);
+        let merging = task.and_then(|task| {
+            // It needs no input to merge.
+            let has = Has::of(task.description(), false);
+            has.check(&description, |_| false).map(|()| task.spec().merging)
+        });
         match merging {
             Ok(merging) => {
                 let Description { unit_bytes, lease_units, .. } = description;
                 let units = description.units();
                 self.submanager.describe(job, JobSpec { units, unit_bytes, merging, lease_units });
-                self.jobs.insert(job, description);
+                self.told.insert(job, (number, description));
+                self.forget_but(job);
             }
             Err(why) => self.leave(now, format!("node {}: {why}", self.own.0), out),
+        }
+    }
+
+    /// The oldest of too many jobs is one that is told of again if need be.
+    fn forget_but(&mut self, newest: JobId) {
+        if self.told.len() > KNOWN_MAX
+            && let Some(oldest) = self.told.keys().copied().find(|known| *known != newest)
+        {
+            self.told.remove(&oldest);
+            self.jobs.close(oldest);
+            self.group.ended(oldest);
+            self.submanager.forget(oldest);
         }
     }
 
@@ -208,7 +220,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 self.group.unfit(node, why.clone());
                 self.unfit = Some(why.clone());
             }
-            ToManager::Hello(hello) if let Some(why) = unlike(&hello.tasks, self.tasks) => {
+            ToManager::Hello(hello) if let Some(why) = unlike(&hello.tasks, self.jobs.tasks()) => {
                 // It says hello again, when this one knows which of both would be refused above.
                 if self.is_fit {
                     self.on(now, Event::Below(manager::Event::Refuse(node, why)), out);
@@ -391,11 +403,11 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 out.push((self.above, Message::ToManager(message)));
             }
             Action::Tell(node, message) => {
-                let description_of = |job| self.jobs.get(&job);
-                self.group.tell(node, message, description_of, out);
+                let task_of = |job| self.told.get(&job).cloned();
+                self.group.tell(node, message, task_of, out);
             }
             Action::Merge { id, job, into, from } => {
-                self.merges.merge(Pair { id, job: job.0 as usize, into, from });
+                self.merges.merge(Pair { id, job, into, from });
             }
             Action::Drop(_) => {}
             Action::Left(why) => {

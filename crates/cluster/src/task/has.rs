@@ -48,11 +48,15 @@ impl Has {
         }
     }
 
-    /// Why this has no part in a manager's task.
+    /// Why this has no part in a manager's task, whose kernel may take such parameters.
     ///
     /// # Errors
     /// What differs, by its name.
-    pub(crate) fn check(&self, manager: &Description) -> Result<(), String> {
+    pub(crate) fn check(
+        &self,
+        manager: &Description,
+        takes: impl FnOnce(&[u8]) -> bool,
+    ) -> Result<(), String> {
         let kernel = &manager.kernel;
         if *kernel != self.kernel {
             return differs("kernel", kernel, &self.kernel);
@@ -60,7 +64,11 @@ impl Has {
         let theirs = self.parameters.as_ref();
         let different =
             theirs.and_then(|own| parameters::difference(kernel, &manager.parameters, own));
-        different.map_or(Ok(()), Err)?;
+        if let (Some(why), Some(own)) = (different, theirs)
+            && !takes(own)
+        {
+            return Err(why);
+        }
         self.input.as_ref().map_or(Ok(()), |seen| seen.check(manager))
     }
 
@@ -116,7 +124,9 @@ pub(crate) fn said(tasks: &[&dyn Task]) -> Vec<Has> {
 
 /// Why a node that said so would compute something else than a manager with these.
 pub(crate) fn unlike(said: &[Has], tasks: &[&dyn Task]) -> Option<String> {
-    let unlike = |(has, task): (&Has, &&dyn Task)| has.check(task.description()).err();
+    let unlike = |(has, task): (&Has, &&dyn Task)| {
+        has.check(task.description(), |parameters| task.takes(parameters)).err()
+    };
     said.iter().zip(tasks).find_map(unlike)
 }
 

@@ -4,6 +4,7 @@ mod faults;
 mod faulty;
 mod joins;
 mod journal;
+mod led;
 mod listed;
 mod rewrites;
 mod ship;
