@@ -233,6 +233,7 @@ impl ClusterArgs {
             config.manager.build.clone_from(&config.hello.build);
         }
         if self.unit.is_some() {
+            config.sent_bytes = Some(u64::MAX);
             config.manager.lease_bytes_max = u64::MAX;
         }
         if self.unit.is_some() || self.mode == Some(Mode::Basic) {

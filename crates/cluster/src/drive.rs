@@ -62,6 +62,10 @@ pub struct Config {
     pub patience: Duration,
     /// How nodes come by the bytes of their units.
     pub ship: Ship,
+    /// The memory budget in bytes of a node for units that it is sent: a lease has a buffer's
+    /// share of it at most, or one unit. None: 16 MiB where all are sent, so that computing
+    /// begins soon, and else what it has that reads, 128 MiB.
+    pub sent_bytes: Option<u64>,
 }
 
 impl Default for Config {
@@ -74,6 +78,7 @@ impl Default for Config {
             linger: Duration::from_secs(5),
             patience: PATIENCE,
             ship: Ship::default(),
+            sent_bytes: None,
         }
     }
 }
@@ -94,6 +99,7 @@ impl Config {
     pub fn basic(mut self) -> Self {
         self.hello.buffers = 1;
         (self.manager.lease_bytes_max, self.manager.shares) = (u64::MAX, false);
+        self.sent_bytes = Some(u64::MAX);
         self
     }
 
@@ -109,14 +115,22 @@ impl Config {
         let part_bytes = tasks.iter().map(|task| task.part_bytes()).max().unwrap_or(0).max(1);
         let room = (BACKLOG_BYTES / part_bytes).max(BACKLOG_MIN);
         config.manager.backlog_max = config.manager.backlog_max.min(room as usize);
-        let is_measured = tasks.iter().all(|task| task.spec().lease_units.is_none());
-        config.manager.lease_bytes_max = self.lease_bytes_max(is_measured);
+        let buffers = tasks.iter().map(|task| self.buffer_bytes(*task)).max();
+        config.hello.buffer_bytes = config.hello.buffer_bytes.min(buffers.unwrap_or(u64::MAX));
         config
     }
 
-    fn lease_bytes_max(&self, is_measured: bool) -> u64 {
-        let most = self.manager.lease_bytes_max;
-        if self.ship == Ship::Bytes && is_measured { ship::LEASE_BYTES_MAX.min(most) } else { most }
+    /// What a buffer of a node holds of that task: a unit that it knows of in any case.
+    fn buffer_bytes(&self, task: &dyn Task) -> u64 {
+        let all_bytes = match self.ship {
+            Ship::Locators => return u64::MAX,
+            Ship::Auto if task.reads() => return u64::MAX,
+            Ship::Auto => ship::SENT_BYTES_MAX,
+            Ship::Bytes => ship::SENT_BYTES,
+        };
+        let all_bytes = self.sent_bytes.unwrap_or(all_bytes);
+        let buffer_bytes = all_bytes / u64::from(self.hello.buffers.max(1));
+        buffer_bytes.max(task.description().unit_bytes)
     }
 
     /// The most memory in bytes that the managers of so many peers take for results of
@@ -159,7 +173,7 @@ impl Config {
         if !is_sent {
             return 0;
         }
-        let held_bytes = self.held_bytes(task.spec()).saturating_mul(nodes.into());
+        let held_bytes = self.held_bytes(task, task.spec()).saturating_mul(nodes.into());
         let held_bytes = if are_threads { held_bytes } else { 0 };
         ship::way_bytes(nodes.into()).saturating_add(held_bytes)
     }
@@ -174,14 +188,14 @@ impl Config {
         if self.ship == Ship::Locators {
             return results_bytes;
         }
-        let sent_bytes = ship::way_bytes(1).saturating_add(self.held_bytes(spec));
+        let sent_bytes = ship::way_bytes(1).saturating_add(self.held_bytes(task, spec));
         results_bytes.saturating_add(sent_bytes)
     }
 
     /// Bytes of the leases that a node has at a time.
-    fn held_bytes(&self, spec: JobSpec) -> u64 {
+    fn held_bytes(&self, task: &dyn Task, spec: JobSpec) -> u64 {
         let JobSpec { units, unit_bytes, lease_units, .. } = spec;
-        let longest = self.lease_bytes_max(lease_units.is_none()).max(unit_bytes);
+        let longest = self.manager.lease_bytes_max.min(self.buffer_bytes(task)).max(unit_bytes);
         let lease_bytes = lease_units.unwrap_or(u64::MAX).min(units).saturating_mul(unit_bytes);
         u64::from(self.hello.buffers).saturating_mul(lease_bytes.min(longest))
     }
@@ -584,15 +598,17 @@ mod tests {
             let mut config = Config { ship, ..Config::default() };
             config.hello.buffers = buffers;
             if lease_units.is_some() {
-                config.manager.lease_bytes_max = u64::MAX;
+                (config.manager.lease_bytes_max, config.sent_bytes) = (u64::MAX, Some(u64::MAX));
             }
             let results_bytes = u64::from(buffers) * 2 * task.part_bytes();
             config.node_bytes(&task, JobSpec { lease_units, ..spec }) - results_bytes
         };
         let way_bytes = ship::way_bytes(1);
         assert_eq!(bytes(Ship::Locators, 2, None), 0);
-        assert_eq!(bytes(Ship::Bytes, 2, None), way_bytes + 2 * ship::LEASE_BYTES_MAX);
-        assert_eq!(bytes(Ship::Auto, 3, None), way_bytes + 3 * 64 * MIB);
+        assert_eq!(bytes(Ship::Bytes, 2, None), way_bytes + ship::SENT_BYTES);
+        // However many there are, they share what there is.
+        assert_eq!(bytes(Ship::Bytes, 4, None), way_bytes + ship::SENT_BYTES);
+        assert_eq!(bytes(Ship::Auto, 4, None), way_bytes + 4 * 32 * MIB);
         // A share of its own, and more than there is.
         assert_eq!(bytes(Ship::Bytes, 1, Some(512)), way_bytes + 512 * MIB);
         assert_eq!(bytes(Ship::Bytes, 1, Some(2000)), way_bytes + 900 * MIB);

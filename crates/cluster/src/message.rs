@@ -54,7 +54,8 @@ pub struct Hello {
     pub build: String,
     /// Leases it keeps at a time: received, computed, returned; at least one.
     pub buffers: u32,
-    /// The most bytes of one lease; `u64::MAX` where a node reads for itself.
+    /// The most bytes of one lease: of one that is sent its units a buffer's share of what it
+    /// has for these; `u64::MAX` where a node reads for itself, and of a group.
     pub buffer_bytes: u64,
     /// Nodes that share each lease: 1, or those of a group.
     pub nodes: u32,
@@ -152,7 +153,7 @@ pub enum ToNode {
     Welcome { epoch: Epoch, heartbeat: Duration },
     /// It is none.
     Refused(Refusal),
-    /// Work; its bytes go along where the node does not read for itself.
+    /// Work; a node that does not read for itself asks for its bytes.
     Lease { epoch: Epoch, lease: Lease },
     /// Nobody waits for that lease any more.
     Withdraw { epoch: Epoch, lease: LeaseId },

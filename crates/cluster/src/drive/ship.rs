@@ -23,9 +23,12 @@ pub enum Ship {
     Bytes,
 }
 
-/// The longest lease where all are sent, unless a unit is longer: nothing of it is
-/// computed before all of it is there.
-pub(super) const LEASE_BYTES_MAX: u64 = 8 << 20;
+/// What a node has for leases where all are sent: nothing of one is computed before all of it
+/// is there, so they are to be short.
+pub(super) const SENT_BYTES: u64 = 16 << 20;
+
+/// What it has where others read: their leases may go to it too.
+pub(super) const SENT_BYTES_MAX: u64 = 128 << 20;
 
 /// A node asks for so many bytes at a time,
 pub(super) const CHUNK_BYTES: u64 = 256 << 10;

@@ -62,7 +62,9 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
         let Config { manager, hello, patience, .. } = config;
-        let hello = Hello { buffers: BUFFERS, nodes: layout.nodes(own), ..hello.clone() };
+        // Each of its nodes says what it holds itself.
+        let (buffers, nodes, buffer_bytes) = (BUFFERS, layout.nodes(own), u64::MAX);
+        let hello = Hello { buffers, nodes, buffer_bytes, ..hello.clone() };
         let manager = manager::Config {
             // A node that only joins anew is there again by then.
             join_wait: 2 * manager.deadline,

@@ -113,7 +113,8 @@ impl<'a, K: Kernel> RemoteTask<'a, K> {
             input: name.to_owned(),
             body: (0, 0),
             modified: (0, 0),
-            unit_bytes: 0,
+            // Those of the manager, if all are started alike.
+            unit_bytes: options.block_bytes.unwrap_or(0),
             lease_units: None,
             output: None,
             shipped: None,
