@@ -143,8 +143,8 @@ impl<B: Base, K: Kernel<Part: 'static>> Task for Adopted<'_, B, K> {
         self.base.settle()
     }
 
-    fn recorded(&self, units: u64) {
-        self.base.recorded(units);
+    fn done(&self, units: Range<u64>) {
+        self.base.done(units);
     }
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
