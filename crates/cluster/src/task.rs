@@ -351,14 +351,11 @@ fn takes<K: Kernel>(kernel: &K, parameters: &[u8]) -> bool {
 }
 
 /// A task of `kernel` with the parameters of a job, if they are not its own.
-fn adopt<'t, K: Kernel<Part: 'static>>(
+fn adopt<'t, K: Kernel<Part: 'static> + 't>(
     task: &'t impl Base,
     kernel: &K,
     parameters: &[u8],
-) -> Result<Option<Arc<dyn Adopt + 't>>, String>
-where
-    K: 't,
-{
+) -> Result<Option<Arc<dyn Adopt + 't>>, String> {
     let Description { kernel: name, parameters: own, .. } = task.description();
     let Some(differs) = parameters::difference(name, parameters, own) else { return Ok(None) };
     match kernel.with_parameters(parameters) {

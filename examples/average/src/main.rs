@@ -88,7 +88,7 @@ fn means_of(file: &Path) -> Result<Vec<Average>, Box<dyn Error>> {
         Ok::<_, Box<dyn Error + Send + Sync>>(means)
     };
     let (means, _) = run_local_led(NODES, &[&task], &Config::default(), rounds)?;
-    Ok(means?)
+    means.map_err(|error| -> Box<dyn Error> { error })
 }
 
 #[cfg(test)]

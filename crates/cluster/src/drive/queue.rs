@@ -1,13 +1,17 @@
 //! Jobs that are given to a cluster while its nodes serve.
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::jobs::Jobs;
 use super::merging::Held;
-use super::{Bring, Brought, ClusterError, caught};
+use super::peer::Peer;
+use super::{Bring, Brought, ClusterError, Config, MANAGER, Ran, caught, locals, no_manager};
 use crate::task::{Part, Task};
+use crate::transport::Endpoint;
 use crate::{JobError, JobId, NodeId};
+use stream::Stats;
 
 /// What its manager is to do.
 pub(super) enum Order {
@@ -19,8 +23,118 @@ pub(super) enum Order {
     Close,
 }
 
+/// As [`run`](super::run), of jobs that are given while nodes serve: peers know the `tasks`, and `lead`,
+/// which runs on the first one, beside its manager, gives [jobs](Queue::submit) of them, with
+/// parameters that may depend on what [came](Queue::wait) of others. When it returns, jobs
+/// that it did not wait for are ended, and the nodes go. What it returns is `None` elsewhere.
+///
+/// ```
+/// use cellway_cluster::drive::{Config, run_local_led};
+/// use cellway_cluster::task::{KernelTask, Task};
+/// # use std::error::Error;
+/// # use stream::{Block, Effect, Kernel, KernelError, Options, Progress, Unit};
+///
+/// /// How many bytes are below a threshold.
+/// struct Below(u8);
+///
+/// impl Kernel for Below {
+///     type Part = u64;
+///     type Header = ();
+///     fn name(&self) -> &str { "below" }
+///     fn effect(&self) -> Effect { Effect::Reduce }
+///     fn part(&self, _accelerators: usize) -> u64 { 0 }
+///     fn block(&self, _: &Unit<'_>, block: Block<'_>, part: &mut u64) -> Result<(), KernelError> {
+///         *part += block.data.iter().filter(|byte| **byte < self.0).count() as u64;
+///         Ok(())
+///     }
+///     fn merge(&self, part: &mut u64, later: u64) -> Result<(), KernelError> {
+///         *part += later;
+///         Ok(())
+///     }
+///     // Nodes take the threshold of the manager.
+///     fn parameters(&self) -> Result<Vec<u8>, KernelError> { Ok(vec![self.0]) }
+///     fn with_parameters(&self, parameters: &[u8]) -> Result<Option<Self>, KernelError> {
+///         let wrong = || KernelError::new("a threshold has one byte", "give one");
+///         let [threshold] = parameters.try_into().map_err(|_| wrong())?;
+///         Ok(Some(Self(threshold)))
+///     }
+///     fn save(&self, part: &u64, out: &mut Vec<u8>) -> Result<(), KernelError> {
+///         out.extend(part.to_le_bytes());
+///         Ok(())
+///     }
+///     fn load(&self, saved: &[u8], _accelerators: usize) -> Result<u64, KernelError> {
+///         stream::Saved::new(saved).u64()
+///     }
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let file = dir.path().join("bytes");
+/// # std::fs::write(&file, (0..=255).cycle().map(|n: u8| n / 2).take(100_000).collect::<Vec<_>>())?;
+/// let (input, progress) = (storage::Input::open(&file)?, Progress::default());
+/// let (kernel, options) = (Below(0), Options::default());
+/// let task = KernelTask::new(&kernel, &input, None, &options, &progress)?;
+/// let tasks: [&dyn Task; 1] = [&task];
+/// // The median: half of the bytes are below it.
+/// let (median, _) = run_local_led(2, &tasks, &Config::default(), |queue| {
+///     let (mut low, mut high) = (0, u8::MAX);
+///     while low < high {
+///         let middle = low + (high - low) / 2;
+///         let job = queue.submit(0, Some(&[middle + 1]))?;
+///         let below = task.result(queue.wait(job)?)?;
+///         if below < 50_000 { low = middle + 1 } else { high = middle }
+///     }
+///     Ok::<_, Box<dyn Error + Send + Sync>>(low)
+/// })?;
+/// assert_eq!(median?, 63);
+/// # Ok::<_, Box<dyn Error + Send + Sync>>(())
+/// ```
+///
+/// # Errors
+/// As [`run`](super::run).
+pub fn run_led<T: Send>(
+    endpoint: Box<dyn Endpoint>,
+    tasks: &[&dyn Task],
+    config: &Config,
+    lead: impl FnOnce(&Queue<'_>) -> T + Send,
+) -> Result<(Ran, Option<T>), ClusterError> {
+    let config = &config.fit(tasks);
+    std::thread::scope(|scope| {
+        let queue = (endpoint.own() == MANAGER).then(|| Queue::new(tasks));
+        let leads = queue.clone().map(|queue| {
+            scope.spawn(move || {
+                let closes = Closes(queue);
+                lead(&closes.0)
+            })
+        });
+        let peer = Peer::new(endpoint, tasks, config, scope, (None, queue.clone()));
+        let ran = peer.and_then(Peer::run);
+        queue.iter().for_each(|queue| queue.over());
+        let led = leads.map(|leads| leads.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        Ok((ran?, led))
+    })
+}
+
+/// The same between `nodes` threads of this process, the manager's among them; with what
+/// `lead` returns, and the stats of all.
+///
+/// # Errors
+/// As [`run`](super::run).
+pub fn run_local_led<T: Send>(
+    nodes: u32,
+    tasks: &[&dyn Task],
+    config: &Config,
+    lead: impl FnOnce(&Queue<'_>) -> T + Send,
+) -> Result<(T, Vec<Stats>), ClusterError> {
+    let first = |endpoint, config: &_| {
+        let (ran, led) = run_led(endpoint, tasks, config, lead)?;
+        Ok((ran, led.ok_or_else(no_manager)?))
+    };
+    let (_, stats, led) = locals(nodes, tasks, config, first)?;
+    Ok((led, stats))
+}
+
 /// At the end of who leads, also by a panic, no jobs will come.
-pub(super) struct Closes<'env>(pub(super) Arc<Queue<'env>>);
+struct Closes<'env>(Arc<Queue<'env>>);
 
 impl Drop for Closes<'_> {
     fn drop(&mut self) {
@@ -28,7 +142,7 @@ impl Drop for Closes<'_> {
     }
 }
 
-/// The jobs of a cluster that runs: [`run_led`](super::run_led) has it on the manager's peer.
+/// The jobs of a cluster that runs: [`run_led`] has it on the manager's peer.
 /// Any number of threads may use it.
 pub struct Queue<'env> {
     jobs: Jobs<'env>,
