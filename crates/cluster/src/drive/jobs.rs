@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::caught;
 use crate::JobId;
-use crate::task::{Of, Task};
+use crate::task::{Has, Of, Task, unlike};
 
 /// A node forgets the oldest of more, and is told of them again if need be: it has
 /// fewer leases than these.
@@ -26,6 +27,12 @@ impl<'env> Jobs<'env> {
         self.tasks
     }
 
+    /// Why a node that says it has these would compute something else.
+    pub(super) fn unlike(&self, said: &[Has]) -> Option<String> {
+        // Kernels look at its parameters.
+        caught("a kernel", || Ok(unlike(said, self.tasks))).unwrap_or_else(Some)
+    }
+
     /// A job is that task, with these parameters.
     ///
     /// # Errors
@@ -38,7 +45,7 @@ impl<'env> Jobs<'env> {
     ) -> Result<Of<'env>, String> {
         let task = usize::try_from(number).ok().and_then(|number| self.tasks.get(number));
         let task = task.ok_or("this node has fewer jobs than the manager; start all alike")?;
-        let of = Of::new(*task, parameters)?;
+        let of = caught("a kernel", || Of::new(*task, parameters))?;
         self.all().insert(job, (number, of.clone()));
         Ok(of)
     }

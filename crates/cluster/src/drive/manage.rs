@@ -19,7 +19,7 @@ use super::queue::{Order, Queue};
 use super::ship::{Asked, Shipper};
 use super::{Bring, ClusterError, Config, MANAGER, Report, caught};
 use crate::manager::{Action, Event, MergeId, Merging};
-use crate::task::{Task, unlike};
+use crate::task::Task;
 use crate::wire::Message;
 use crate::{Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager};
 
@@ -259,7 +259,7 @@ impl<'env> Manage<'env> {
     ) {
         match &message {
             ToManager::Unfit { why, .. } => self.group.unfit(node, why.clone()),
-            ToManager::Hello(hello) if let Some(why) = unlike(&hello.tasks, self.jobs.tasks()) => {
+            ToManager::Hello(hello) if let Some(why) = self.jobs.unlike(&hello.tasks) => {
                 return self.on(now, Event::Refuse(node, why), out);
             }
             // What it put before, others told of.

@@ -15,7 +15,7 @@ use super::{Bring, ClusterError, Config, MANAGER};
 use crate::manager::{self, MergeId};
 use crate::node::{self, Left};
 use crate::submanager::{Action, BUFFERS, Event};
-use crate::task::{Description, Has, Task, unlike};
+use crate::task::{Description, Has, Task};
 use crate::wire::{Message, RESULT_BYTES_MAX};
 use crate::{
     Epoch, Failure, Hello, JobId, JobSpec, LeaseId, NodeId, Submanager, ToManager, ToNode,
@@ -222,7 +222,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 self.group.unfit(node, why.clone());
                 self.unfit = Some(why.clone());
             }
-            ToManager::Hello(hello) if let Some(why) = unlike(&hello.tasks, self.jobs.tasks()) => {
+            ToManager::Hello(hello) if let Some(why) = self.jobs.unlike(&hello.tasks) => {
                 // It says hello again, when this one knows which of both would be refused above.
                 if self.is_fit {
                     self.on(now, Event::Below(manager::Event::Refuse(node, why)), out);
