@@ -21,7 +21,7 @@ use super::{Bring, ClusterError, Config, MANAGER, Report, caught};
 use crate::manager::{Action, Event, MergeId, Merging};
 use crate::task::Task;
 use crate::wire::Message;
-use crate::{Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager};
+use crate::{Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager, ToNode};
 
 pub(super) struct Manage<'env> {
     manager: Manager<Held>,
@@ -384,6 +384,10 @@ impl<'env> Manage<'env> {
     fn carry_out(&mut self, action: Action<Held>, out: &mut Vec<(NodeId, Message)>) {
         match action {
             Action::Tell(node, message) => {
+                if matches!(message, ToNode::Refused(_)) {
+                    // Those of its group come instead, also where all is done.
+                    self.group.expect(self.layout.below(node));
+                }
                 let task_of = |job| {
                     let task = self.jobs.get(job)?;
                     Some((self.jobs.number(job)?, task.description().clone()))

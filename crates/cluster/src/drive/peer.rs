@@ -42,6 +42,8 @@ pub(super) struct Peer<'scope, 'env> {
     above: NodeId,
     /// Those that are gone.
     lost: BTreeSet<NodeId>,
+    /// The first one is, for all was done.
+    has_root_ended: bool,
     manage: Option<Manage<'env>>,
     /// What the manager keeps, till it starts.
     kept: Option<(Keep, Vec<Piece>)>,
@@ -93,6 +95,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             layout,
             above,
             lost: BTreeSet::new(),
+            has_root_ended: false,
             manage,
             kept,
             submanage,
@@ -342,7 +345,10 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             (Message::Job(job, task, description), .., Some(compute)) => {
                 compute.job(job, task, &description);
             }
-            (Message::Orphans(_), ..) => self.lost_above(Left::Lost, out),
+            (Message::Orphans(_), ..) => {
+                let why = if self.has_root_ended { Left::Dismissed } else { Left::Lost };
+                self.lost_above(why, out);
+            }
             (Message::Settle(number), _, Some(group), _) => group.settle(number, out),
             (Message::Settle(number), .., Some(compute)) => compute.settle(number),
             _ => {}
@@ -374,6 +380,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     fn lost(&mut self, peer: NodeId, why: Left, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
         self.lost.insert(peer);
+        self.has_root_ended |= peer == MANAGER && why == Left::Dismissed;
         if let Some(manage) = &mut self.manage {
             // One that ended let those below it go.
             let orphans = self.layout.below(peer).filter(|_| why == Left::Lost);
