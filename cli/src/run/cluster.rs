@@ -385,7 +385,8 @@ impl Nodes {
         journal: Kept<'_>,
     ) -> anyhow::Result<Option<(Option<Part>, Stats)>> {
         let cluster = &args.cluster;
-        let config = self.config(cluster);
+        let on_loss = args.verbose.then_some(tell_loss as fn(Counters));
+        let config = Config { on_loss, ..self.config(cluster) };
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
         let results_bytes = config.results_bytes(task, self.count(), self.own());
         // A record has them twice more: as saved, and as written.
@@ -544,6 +545,14 @@ fn went(counters: &Counters) -> String {
          {given_again}, to a second node {given_twice}; failures {failures}",
         last.unwrap_or_default()
     )
+}
+
+/// The line when nodes are lost, while others go on.
+fn tell_loss(counters: Counters) {
+    if let Some(Loss { node, .. }) = counters.last_loss {
+        let (node, lost) = (node.0, counters.lost);
+        exit::tell(&format!("node {node} is lost, {lost} so far; what it had goes to others"));
+    }
 }
 
 /// Ends a process that has started MPI.

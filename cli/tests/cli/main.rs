@@ -15,6 +15,7 @@ mod names;
 mod nodes;
 mod nodes_journal;
 mod nodes_many;
+mod nodes_stopped;
 mod outputs;
 mod program;
 mod resume;

@@ -243,7 +243,7 @@ pub(crate) const MPIS: [(&str, &[&str]); 3] = [
     ("mpich", &[]),
 ];
 
-fn bin(mpi: &str) -> Option<PathBuf> {
+pub(crate) fn bin(mpi: &str) -> Option<PathBuf> {
     let peers = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("peers");
     let bin = peers.join(mpi).join("bin");
     if !bin.join("mpirun").exists() {
@@ -253,7 +253,7 @@ fn bin(mpi: &str) -> Option<PathBuf> {
     Some(bin)
 }
 
-fn mpirun(bin: &Path, options: &[&str], processes: usize) -> Command {
+pub(crate) fn mpirun(bin: &Path, options: &[&str], processes: usize) -> Command {
     let mut command = beside(bin, &bin.join("mpirun"));
     command.args(options).args(["-n", &processes.to_string(), EXE]);
     command
@@ -485,10 +485,10 @@ fn a_run_outlives_a_process_that_is_killed() {
 }
 
 /// An MPI with options by which the others go on when a process is lost.
-const SURVIVING: (&str, &[&str]) =
+pub(crate) const SURVIVING: (&str, &[&str]) =
     ("openmpi5", &["--oversubscribe", "--bind-to", "none", "--with-ft", "ulfm"]);
 /// One that tells nobody of it.
-const SURVIVING_BY_SILENCE: (&str, &[&str]) =
+pub(crate) const SURVIVING_BY_SILENCE: (&str, &[&str]) =
     ("openmpi4", &["--oversubscribe", "--bind-to", "none", "--enable-recovery"]);
 
 /// The first process is killed, and all are started anew, until a run ends by itself.
@@ -550,7 +550,7 @@ fn a_manager_that_is_killed_goes_on_from_its_journal() {
 }
 
 /// A process that `mpirun` has started, of so many, once its run is under way.
-fn running(
+pub(crate) fn running(
     mpirun: u32,
     processes: usize,
     round: u64,

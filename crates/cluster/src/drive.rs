@@ -66,6 +66,8 @@ pub struct Config {
     /// share of it at most, or one unit. None: 16 MiB where all are sent, so that computing
     /// begins soon, and else what it has that reads, 128 MiB.
     pub sent_bytes: Option<u64>,
+    /// Called by the manager of all when a membership ended by a loss.
+    pub on_loss: Option<fn(Counters)>,
 }
 
 impl Default for Config {
@@ -79,6 +81,7 @@ impl Default for Config {
             patience: PATIENCE,
             ship: Ship::default(),
             sent_bytes: None,
+            on_loss: None,
         }
     }
 }
@@ -346,7 +349,8 @@ pub fn run_local(
 /// As [`run_local`]; the manager goes on from what its journal tells and records what is done.
 ///
 /// # Errors
-/// As [`run_journaled`].
+/// As [`run_journaled`], and if a node cannot do what it is given, as where units that are to be
+/// sent cannot be.
 pub fn run_local_journaled(
     nodes: u32,
     tasks: &[&dyn Task],
@@ -374,6 +378,12 @@ fn locals<T>(
         // All have the manager's input.
         config.ship = Ship::Locators;
     }
+    let left = |node, why| ClusterError::Left { node: NodeId(node), why: Left::Unfit(why) };
+    // Not found out by each of them while the first does all.
+    let unsent = tasks.iter().map(|task| task.description()).find(|of| of.shipped.is_none());
+    if let Some(unsent) = unsent.filter(|_| nodes > 1 && config.ship == Ship::Bytes) {
+        return Err(left(1, fetch::cannot_be_sent(unsent)));
+    }
     let config = &config;
     let mut endpoints = local::endpoints(nodes.max(1)).into_iter();
     std::thread::scope(|scope| {
@@ -381,17 +391,20 @@ fn locals<T>(
         let other = |endpoint| -> Result<_, ClusterError> {
             let ran = run(Box::new(endpoint), tasks, config)?;
             ran.farewell.say()?;
-            Ok(ran.stats)
+            Ok((ran.stats, ran.unfit))
         };
         let others: Vec<_> =
             endpoints.map(|endpoint| scope.spawn(move || other(endpoint))).collect();
         let (ran, led) = first(Box::new(endpoint), config)?;
         ran.farewell.say()?;
         let mut stats = ran.stats;
-        for other in others {
+        for (other, node) in others.into_iter().zip(1..) {
             match other.join() {
-                // What keeps one from going on the manager sees: it is lost.
-                Ok(ran) => stats.extend(ran.into_iter().flatten()),
+                // It was asked for by number: the others do not do without it in silence.
+                Ok(Ok((_, Some(why)))) => return Err(left(node, why)),
+                Ok(Ok((of_other, None))) => stats.extend(of_other),
+                // What keeps one from going on the manager sees, and tells: it is lost.
+                Ok(Err(_)) => {}
                 Err(panic) => resume_unwind(panic),
             }
         }

@@ -78,6 +78,14 @@ pub(super) enum Came {
     Failed(LeaseId, String),
 }
 
+/// Why a node has to read by itself.
+pub(super) fn cannot_be_sent(Description { input, kernel, .. }: &Description) -> String {
+    format!(
+        "{input} cannot be sent: {kernel} has to read it beforehand, or --ship locators was asked \
+         for; let this node open it"
+    )
+}
+
 pub(super) struct Fetch {
     ship: Ship,
     jobs: BTreeMap<JobId, Job>,
@@ -113,11 +121,7 @@ impl Fetch {
             Ship::Auto | Ship::Bytes => description.shipped.is_some(),
         };
         if !sends && (self.ship == Ship::Bytes || !reads) {
-            return Err(format!(
-                "{name} cannot be sent: {} has to read it beforehand, or --ship locators was asked \
-                 for; let this node open it",
-                description.kernel
-            ));
+            return Err(cannot_be_sent(description));
         }
         match (&description.shipped, self.jobs.get(&job)) {
             (Some(_), Some(known)) if known.description != *description => {

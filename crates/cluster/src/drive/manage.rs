@@ -19,12 +19,13 @@ use super::queue::{Order, Queue};
 use super::ship::{Asked, Shipper};
 use super::{Bring, ClusterError, Config, MANAGER, Report, caught};
 use crate::manager::{Action, Event, MergeId, Merging};
-use crate::task::Task;
+use crate::task::{Description, Task};
 use crate::wire::Message;
-use crate::{Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager, ToNode};
+use crate::{Counters, Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager, ToNode};
 
 pub(super) struct Manage<'env> {
     manager: Manager<Held>,
+    on_loss: Option<fn(Counters)>,
     /// What gives jobs; else there is one for each task.
     queue: Option<Arc<Queue<'env>>>,
     jobs: Jobs<'env>,
@@ -58,6 +59,7 @@ impl<'env> Manage<'env> {
         queue.iter().for_each(|queue| queue.attach(bring.clone()));
         Self {
             manager: Manager::new(config.manager.clone()),
+            on_loss: config.on_loss,
             queue,
             jobs: jobs.clone(),
             actions: Vec::new(),
@@ -373,7 +375,12 @@ impl<'env> Manage<'env> {
 
     fn on(&mut self, now: Duration, event: Event<Held>, out: &mut Vec<(NodeId, Message)>) {
         let mut actions = std::mem::take(&mut self.actions);
+        let lost = self.manager.counters().lost;
         self.manager.on(now, event, &mut actions);
+        let counters = self.manager.counters();
+        if let Some(on_loss) = self.on_loss.filter(|_| counters.lost > lost) {
+            on_loss(counters);
+        }
         for action in actions.drain(..) {
             self.carry_out(action, out);
         }
@@ -399,7 +406,14 @@ impl<'env> Manage<'env> {
             }
             Action::Drop(_) => {}
             Action::Finished { job, result } => self.ended(job, Ok(result)),
-            Action::Failed { job, error } => self.ended(job, Err(error)),
+            Action::Failed { job, error } => {
+                let task = self.jobs.get(job);
+                let error = match task {
+                    Some(task) => located(error, task.description()),
+                    None => error,
+                };
+                self.ended(job, Err(error));
+            }
             Action::SetTimer(at) => self.timer = Some(at),
         }
     }
@@ -416,5 +430,17 @@ impl<'env> Manage<'env> {
         } else if self.results.len() == self.jobs.tasks().len() {
             keep.all_done();
         }
+    }
+}
+
+/// With where the unit begins that failed, if nothing was said of the place.
+fn located(error: JobError, Description { body, unit_bytes, list, .. }: &Description) -> JobError {
+    match error {
+        // Of many inputs what was said names one.
+        JobError::Unit { unit, offset: None, what, tries } if list.is_none() => {
+            let offset = Some(body.0.saturating_add(unit.saturating_mul(*unit_bytes)));
+            JobError::Unit { unit, offset, what, tries }
+        }
+        error => error,
     }
 }

@@ -60,6 +60,7 @@ pub(super) struct Asked {
 /// Reads what nodes ask for, on a thread of its own.
 pub(super) struct Shipper {
     asked: Sender<Asked>,
+    bring: Bring,
     /// Not answered yet.
     out: BTreeMap<NodeId, usize>,
 }
@@ -71,6 +72,7 @@ impl Shipper {
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
         let (asked, all) = mpsc::channel::<Asked>();
+        let brings = bring.clone();
         scope.spawn(move || {
             for Asked { node, job, lease, offset, len } in all {
                 let bytes = caught("a read", || {
@@ -80,22 +82,34 @@ impl Shipper {
                     task.bytes(offset..end)
                 });
                 let bytes = bytes.map(ByteBuf::from);
-                bring.bring(Brought::Read(node, Message::Fetched { lease, offset, bytes }));
+                brings.bring(Brought::Read(node, Message::Fetched { lease, offset, bytes }));
             }
         });
-        Self { asked, out: BTreeMap::new() }
+        Self { asked, bring, out: BTreeMap::new() }
     }
 
-    /// Reads them, unless that is too much.
+    /// Reads them, or answers that this is too much: who asks waits for an answer.
     pub(super) fn ask(&mut self, asked: Asked) {
         let out = self.out.entry(asked.node).or_default();
-        // None of Cellway's does that.
-        if asked.len > CHUNK_BYTES || *out >= ASKED_MAX {
-            return;
-        }
+        let refusal = if asked.len > CHUNK_BYTES {
+            let len = asked.len;
+            Some(format!("{len} bytes at a time are more than {CHUNK_BYTES}; this is a bug"))
+        } else if *out >= ASKED_MAX {
+            Some(format!(
+                "the manager has {ASKED_MAX} requests of this node to answer; see what its input's disk does"
+            ))
+        } else {
+            None
+        };
         *out += 1;
-        // Its thread ends after this.
-        let _ = self.asked.send(asked);
+        let Some(why) = refusal else {
+            // Its thread ends after this.
+            let _ = self.asked.send(asked);
+            return;
+        };
+        let Asked { node, lease, offset, .. } = asked;
+        let message = Message::Fetched { lease, offset, bytes: Err(why) };
+        self.bring.leave(Brought::Read(node, message));
     }
 
     /// It is answered.
@@ -103,5 +117,48 @@ impl Shipper {
         if let Some(out) = self.out.get_mut(&node) {
             *out = out.saturating_sub(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn all_that_is_asked_for_is_answered() {
+        let ((to, brought), waker) = (mpsc::channel(), Waker::noop().clone());
+        let bring = Bring { to, waker };
+        std::thread::scope(|scope| {
+            let mut shipper = Shipper::new(Jobs::new(&[]), bring, scope);
+            let lease = LeaseId(1);
+            let mut ask = |node, offset, len| {
+                shipper.ask(Asked { node: NodeId(node), job: Some(JobId(0)), lease, offset, len });
+            };
+            // One too long, then as many as may be, and more; those of another are no more for that.
+            ask(1, 0, CHUNK_BYTES + 1);
+            (1..2 * ASKED_MAX as u64).for_each(|offset| ask(1, offset, 1));
+            ask(2, 0, 1);
+            // Its thread ends when it has answered.
+            drop(shipper);
+            let answers = brought.iter().map(|brought| match brought {
+                Brought::Read(node, Message::Fetched { offset, bytes, .. }) => {
+                    (node.0, offset, bytes.unwrap_err())
+                }
+                _ => panic!("it is no answer"),
+            });
+            let mut answers: Vec<_> = answers.collect();
+            assert_eq!(answers.len(), 2 * ASKED_MAX + 1);
+            answers.sort_unstable();
+            let (long, most) = (answers.remove(0), answers.split_off(ASKED_MAX - 1));
+            assert!(long.2.contains("are more than 262144"), "{long:?}");
+            assert!(answers.iter().all(|answer| answer.2.contains("nobody waits")), "{answers:?}");
+            let [refused @ .., other] = &most[..] else { panic!("{most:?}") };
+            assert_eq!(refused.len(), ASKED_MAX);
+            assert!(refused.iter().all(|answer| answer.2.contains("requests of this node")));
+            assert!(other.0 == 2 && other.2.contains("nobody waits"), "{other:?}");
+        });
     }
 }

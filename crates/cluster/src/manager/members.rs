@@ -211,7 +211,7 @@ impl<R> Manager<R> {
             let free_bytes = job.pool.units().saturating_mul(job.spec.unit_bytes);
             bytes_left = bytes_left.saturating_add(out_bytes).saturating_add(free_bytes);
         }
-        self.counters.last_loss = Some(Loss { after: self.now, bytes_left, bytes_out });
+        self.counters.last_loss = Some(Loss { node, after: self.now, bytes_left, bytes_out });
     }
 
     /// Takes back what a member had, which `computed` one of it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Hello, JobId, PROTOCOL, Refusal};
+use crate::{Hello, JobId, NodeId, PROTOCOL, Refusal};
 
 /// Limits and times of a manager.
 #[derive(Clone, Debug)]
@@ -167,6 +167,8 @@ pub struct Counters {
 /// How far all jobs were when a node was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
+    /// Which node.
+    pub node: NodeId,
     /// When, counted as the manager's events are.
     pub after: Duration,
     /// Bytes of units that had no result.

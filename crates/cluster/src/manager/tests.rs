@@ -144,7 +144,8 @@ fn a_lost_node_is_fenced_before_its_leases_go_on_in_halves() {
     bench.now = Duration::from_secs(3);
     let did = bench.on(Event::Lost(NodeId(0)));
     assert_eq!((&did[0], ranges(&leases(&did))), (&fenced(0, first), vec![(0, 2), (2, 2)]));
-    let loss = Some(Loss { after: bench.now, bytes_left: 8, bytes_out: 4 });
+    let (node, after) = (NodeId(0), bench.now);
+    let loss = Some(Loss { node, after, bytes_left: 8, bytes_out: 4 });
     assert_eq!(bench.manager.counters().last_loss, loss);
     // What it says from then on counts for nothing.
     let lost = Lease { id: LeaseId(3), job: JOB, first: 0, units: 4 };

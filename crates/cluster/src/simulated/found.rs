@@ -1,7 +1,6 @@
 //! A result that shows whether each unit is in it once, and along which tree it came to be.
 
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::rc::Rc;
 
 use crate::JobId;
@@ -68,6 +67,9 @@ impl Drop for Live {
     }
 }
 
+/// Why a result cannot be read.
+pub const FOREIGN: &str = "it is no result of this kernel";
+
 #[derive(Clone, Debug)]
 pub struct Found {
     pub units: u64,
@@ -75,6 +77,8 @@ pub struct Found {
     pub sum: u64,
     /// In floating point: it depends on which merges were made, and on their order.
     pub float: f64,
+    /// It is no result of this kernel: of another type, or cut.
+    pub is_foreign: bool,
     _live: Live,
 }
 
@@ -82,28 +86,38 @@ impl Found {
     fn of(job: JobId, unit: u64, live: &Live) -> Self {
         let sum = hash(hash(job.0) ^ unit);
         let float = sum as f64 * 2_f64.powi((sum % 40) as i32 - 20);
-        Self { units: 1, sum, float, _live: live.another() }
+        Self { units: 1, sum, float, is_foreign: false, _live: live.another() }
+    }
+
+    /// What no node should make of anything.
+    pub fn foreign(live: &Live) -> Self {
+        Self { units: 0, sum: 0, float: 0.0, is_foreign: true, _live: live.another() }
     }
 
     /// What a node makes of a lease.
     pub fn of_lease(job: JobId, first: u64, units: u64, live: &Live) -> Self {
         let mut fold = Fold::default();
         for unit in first..first + units {
-            fold.push(Self::of(job, unit, live), Self::merged).unwrap();
+            fold.push(Self::of(job, unit, live), Self::merge).unwrap();
         }
-        fold.end(Self::merged).unwrap().unwrap()
+        fold.end(Self::merge).unwrap().unwrap()
     }
 
-    fn merged(self, later: Self) -> Result<Self, Infallible> {
-        Ok(self.merge(later))
-    }
-
-    pub fn merge(self, later: Self) -> Self {
-        Self {
+    /// As kernels do, it refuses what is none of its own.
+    pub fn merge(self, later: Self) -> Result<Self, String> {
+        self.read()?;
+        later.read()?;
+        Ok(Self {
             units: self.units + later.units,
             sum: self.sum.wrapping_add(later.sum),
             float: self.float * 0.75 + later.float,
+            is_foreign: false,
             _live: self._live,
-        }
+        })
+    }
+
+    /// Whether it is a result of this kernel.
+    pub fn read(&self) -> Result<(), String> {
+        if self.is_foreign { Err(FOREIGN.to_owned()) } else { Ok(()) }
     }
 }

@@ -1,11 +1,12 @@
 //! A machine with a node on it: its driver in virtual time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::node::{Action, Event};
-use crate::{Failure, Hello, Lease, LeaseId, Node, ToManager, ToNode};
+use crate::node::{Action, Event, Left};
+use crate::{Failure, JobId, Lease, LeaseId, Node, ToManager, ToNode};
 
+use super::faults::{BAD, BLIND, Flaw, KERNEL, UNIT_BYTES, UNSTARTED};
 use super::found::Found;
 use super::world::{MS, What, World};
 
@@ -19,6 +20,12 @@ pub struct Host {
     /// What came while it was paused.
     held: Vec<What>,
     pub ns_per_unit: u64,
+    /// What is wrong with it, in all its processes.
+    pub flaw: Flaw,
+    /// Jobs that this process was told of.
+    jobs: BTreeSet<JobId>,
+    /// Sessions that did not start.
+    unstarted: u32,
     /// Leases with something under way that will end by itself.
     under_way: BTreeMap<LeaseId, Lease>,
     computing: Option<LeaseId>,
@@ -34,13 +41,16 @@ pub struct Host {
 impl Host {
     pub fn new(ns_per_unit: u64, buffers: u32) -> Self {
         Self {
-            node: Node::new(Hello { buffers, ..Hello::default() }),
+            node: Node::new(Flaw::None.hello(buffers)),
             buffers,
             process: 0,
             is_alive: false,
             is_paused: false,
             held: Vec::new(),
             ns_per_unit,
+            flaw: Flaw::None,
+            jobs: BTreeSet::new(),
+            unstarted: 0,
             under_way: BTreeMap::new(),
             computing: None,
             will_hang: false,
@@ -61,6 +71,7 @@ impl World {
         }
         let mut host = Host::new(old.ns_per_unit, old.buffers);
         host.process = old.process + 1;
+        (host.flaw, host.node) = (old.flaw, Node::new(old.flaw.hello(old.buffers)));
         (host.to_node_at, host.to_manager_at) = (old.to_node_at, old.to_manager_at);
         host.is_alive = true;
         *old = host;
@@ -71,6 +82,11 @@ impl World {
         self.hosts[at].is_alive = false;
         self.hosts[at].is_paused = false;
         self.hosts[at].held.clear();
+    }
+
+    pub fn pause(&mut self, at: usize) {
+        self.hosts[at].is_paused = self.hosts[at].is_alive;
+        self.befalls("nodes stopped");
     }
 
     pub fn leave(&mut self, at: usize) {
@@ -104,16 +120,16 @@ impl World {
             return host.held.push(what);
         }
         match what {
-            What::ToNode(_, _, message) => self.node(at, Event::Told(message)),
+            What::ToNode(_, _, Came::Told(message)) => self.node(at, Event::Told(message)),
+            What::ToNode(_, _, Came::Garbled) => self.node(at, Event::Garbled),
+            What::ToNode(_, _, Came::Job(job)) => {
+                host.jobs.insert(job);
+            }
             What::Driver(_, _, Driven::Timer(number)) if number == host.timer => {
                 self.node(at, Event::Tick);
             }
             What::Driver(_, _, Driven::Computed(lease)) => self.computed(at, lease),
-            What::Driver(_, _, Driven::Fetched(lease))
-                if host.under_way.remove(&lease).is_some() =>
-            {
-                self.node(at, Event::Fetched(lease));
-            }
+            What::Driver(_, _, Driven::Fetched(lease)) => self.fetched(at, lease),
             What::Driver(_, _, Driven::Event(event)) => {
                 if let Event::Stopped(lease) = event
                     && host.computing == Some(lease)
@@ -134,14 +150,54 @@ impl World {
             return;
         }
         host.computing = None;
+        if let Flaw::Unstarted(times) = host.flaw
+            && host.unstarted < times
+        {
+            host.unstarted += 1;
+            self.befalls("sessions that did not start");
+            let failure = Failure { unit: None, offset: None, what: UNSTARTED.to_owned() };
+            return self.node(at, Event::Failed(lease.id, failure));
+        }
         if let Some(failure) = self.failure(lease) {
             return self.node(at, Event::Failed(lease.id, failure));
         }
         if self.kills(lease) {
             return self.kill_and_restart(at);
         }
-        let result = Found::of_lease(lease.job, lease.first, lease.units, &self.live);
+        let result = match self.hosts[at].flaw {
+            Flaw::Foreign => {
+                self.befalls("results of another type");
+                Found::foreign(&self.live)
+            }
+            _ => Found::of_lease(lease.job, lease.first, lease.units, &self.live),
+        };
         self.node(at, Event::Computed(lease.id, result));
+    }
+
+    /// Its bytes are there, or cannot be had.
+    fn fetched(&mut self, at: usize, lease: LeaseId) {
+        let host = &mut self.hosts[at];
+        let Some(lease) = host.under_way.remove(&lease) else { return };
+        let Flaw::Blind { names_unit } = host.flaw else {
+            return self.node(at, Event::Fetched(lease.id));
+        };
+        self.befalls("inputs that were not opened");
+        let unit = names_unit.then_some(lease.first);
+        let offset = unit.map(|unit| unit * UNIT_BYTES);
+        let failure = Failure { unit, offset, what: BLIND.to_owned() };
+        self.node(at, Event::Failed(lease.id, failure));
+    }
+
+    /// Why its driver does not compute what it was given, as that finds out then.
+    fn refused(&mut self, at: usize, lease: Lease) -> Option<Event<Found>> {
+        if !self.hosts[at].jobs.contains(&lease.job) {
+            self.befalls("leases of unknown jobs");
+            return Some(Event::Garbled);
+        }
+        (self.hosts[at].flaw == Flaw::Kernel).then(|| {
+            self.befalls("nodes of another kernel");
+            Event::Unfit(KERNEL.to_owned())
+        })
     }
 
     /// Whether a unit of the lease fails now.
@@ -151,7 +207,11 @@ impl World {
         let (unit, left) = failing.find(|(_, left)| **left > 0)?;
         *left = left.saturating_sub(u32::from(*left != u32::MAX));
         let named = job.failures_named.then_some(*unit);
-        Some(Failure { unit: named, offset: named.map(|unit| unit * 10), what: "bad".to_owned() })
+        Some(Failure {
+            unit: named,
+            offset: named.map(|unit| unit * UNIT_BYTES),
+            what: BAD.to_owned(),
+        })
     }
 
     fn node(&mut self, at: usize, event: Event<Found>) {
@@ -183,6 +243,9 @@ impl World {
                 self.after(self.settings.fetch_ns, driver(Driven::Fetched(lease.id)));
             }
             Action::Compute(lease) => {
+                if let Some(event) = self.refused(at, lease) {
+                    return self.node(at, event);
+                }
                 let host = &mut self.hosts[at];
                 host.under_way.insert(lease.id, lease);
                 assert_eq!(host.computing.replace(lease.id), None, "one at a time");
@@ -190,13 +253,28 @@ impl World {
                 self.after(took, driver(Driven::Computed(lease.id)));
             }
             Action::Stop(lease) => self.stop(at, lease),
-            Action::Drop(_) | Action::Left(_) => {}
+            Action::Drop(_) => {}
+            Action::Left(why) => self.left(at, &why),
             Action::SetTimer(due) => {
                 let host = &mut self.hosts[at];
                 host.timer += 1;
                 let timer = Driven::Timer(host.timer);
                 self.at(due.as_nanos() as u64, What::Driver(at, process, timer));
             }
+        }
+    }
+
+    /// A node leaves for what is wrong with it alone.
+    fn left(&mut self, at: usize, why: &Left) {
+        let flaw = self.hosts[at].flaw;
+        match why {
+            Left::Dismissed => {}
+            Left::Refused(_) => {
+                assert!(flaw.is_refused(), "{flaw:?}: {why}");
+                self.befalls("nodes of another build");
+            }
+            Left::Unfit(_) => assert_eq!(flaw, Flaw::Kernel, "{why}"),
+            Left::Lost => panic!("the manager was there"),
         }
     }
 
@@ -216,21 +294,16 @@ impl World {
         let stopped = Driven::Event(Event::Stopped(id));
         self.after(late, What::Driver(at, self.hosts[at].process, stopped));
     }
+}
 
-    /// Messages that a node must not believe.
-    pub fn stray_to_node(&mut self, at: usize) {
-        use crate::{Epoch, JobId};
-        let epoch = Epoch((1 << 40) + self.random.below(10));
-        let id = LeaseId(self.random.below(100));
-        let lease = Lease { id, job: JobId(1), first: 0, units: 1 };
-        let message = match self.random.below(4) {
-            0 => ToNode::Lease { epoch, lease },
-            1 => ToNode::Withdraw { epoch, lease: id },
-            2 => ToNode::Fenced { epoch },
-            _ => ToNode::Dismissed { epoch },
-        };
-        self.after(0, What::ToNode(at, self.hosts[at].process, message));
-    }
+/// What comes to a node's driver.
+#[derive(Clone, Debug)]
+pub enum Came {
+    Told(ToNode),
+    /// What a job is.
+    Job(JobId),
+    /// Something that cannot be read.
+    Garbled,
 }
 
 /// What a node's driver has under way.

@@ -74,7 +74,7 @@ enum What {
     Up(usize, ToManager<Found>),
     Down(usize, ToNode),
     Tick(u64),
-    Merged(MergeId, Found),
+    Merged(MergeId, Result<Found, String>),
     Computed(LeaseId),
     Stopped(LeaseId),
     Sent(LeaseId),
@@ -286,7 +286,7 @@ impl Tree {
                 Role::Leaf(_) => self.node(at, node::Event::Tick),
             },
             What::Tick(_) => {}
-            What::Merged(id, found) => self.manager(at, manager::Event::Merged(id, Ok(found))),
+            What::Merged(id, found) => self.manager(at, manager::Event::Merged(id, found)),
             What::Computed(lease) => {
                 let Some(lease) = self.peers[at].under_way.remove(&lease) else { return };
                 let found = Found::of_lease(lease.job, lease.first, lease.units, &self.live);

@@ -1,7 +1,7 @@
 //! The manager, its link, and time.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use crate::manager::{Action, Config, Event, MergeId};
@@ -9,8 +9,9 @@ use crate::{
     Epoch, JobError, JobId, JobSpec, Lease, LeaseId, Manager, Merging, NodeId, ToManager, ToNode,
 };
 
+use super::faults::Fate;
 use super::found::{Found, Live, Random};
-use super::host::{Driven, Host};
+use super::host::{Came, Driven, Host};
 
 pub const MS: u64 = 1_000_000;
 
@@ -31,6 +32,10 @@ pub struct Settings {
     pub merge_ns: u64,
     /// One message in so many comes twice; 0: none.
     pub twice: u64,
+    /// Is cut or changed, which its receiver finds out.
+    pub garbled: u64,
+    /// Does not come.
+    pub lost: u64,
 }
 
 impl Default for Settings {
@@ -45,6 +50,8 @@ impl Default for Settings {
             lease_ns: 0,
             merge_ns: 100_000,
             twice: 0,
+            garbled: 0,
+            lost: 0,
         }
     }
 }
@@ -52,11 +59,12 @@ impl Default for Settings {
 /// What will happen.
 #[derive(Debug)]
 pub enum What {
-    ToManager(NodeId, ToManager<Found>),
-    ToNode(usize, u32, ToNode),
+    /// None that can be read.
+    ToManager(NodeId, Option<ToManager<Found>>),
+    ToNode(usize, u32, Came),
     Driver(usize, u32, Driven),
     Tick(u64),
-    Merged(JobId, MergeId, Found),
+    Merged(JobId, MergeId, Result<Found, String>),
     Manager(Event<Found>),
     Start(usize),
     Kill(usize),
@@ -64,8 +72,21 @@ pub enum What {
     Resume(usize),
     Leave(usize),
     Hang(usize),
+    /// The manager is stopped, and goes on.
+    PauseManager,
+    ResumeManager,
+    /// And all nodes with it, as on one machine.
+    PauseAll,
+    ResumeAll,
     /// What was never asked for, to either side.
     Stray(usize),
+}
+
+impl What {
+    /// Whether the manager's process does it.
+    fn is_of_manager(&self) -> bool {
+        matches!(self, Self::ToManager(..) | Self::Tick(_) | Self::Merged(..) | Self::Manager(_))
+    }
 }
 
 struct Due(u64, u64, What);
@@ -118,8 +139,15 @@ pub struct World {
     to_nodes_at: u64,
     to_manager_at: u64,
     /// Leases that count.
-    out: BTreeMap<LeaseId, (NodeId, Epoch, Lease)>,
+    pub(super) out: BTreeMap<LeaseId, (NodeId, Epoch, Lease)>,
     merging: BTreeMap<JobId, usize>,
+    /// Which jobs a node was told of, in its membership.
+    described: BTreeSet<(NodeId, JobId)>,
+    manager_is_paused: bool,
+    /// What came to the manager meanwhile.
+    held: Vec<What>,
+    /// How often what went wrong.
+    pub befell: BTreeMap<&'static str, u64>,
     pub steps: u64,
     /// Sent, in both directions.
     pub messages: u64,
@@ -146,6 +174,10 @@ impl World {
             to_manager_at: 0,
             out: BTreeMap::new(),
             merging: BTreeMap::new(),
+            described: BTreeSet::new(),
+            manager_is_paused: false,
+            held: Vec::new(),
+            befell: BTreeMap::new(),
             steps: 0,
             messages: 0,
             strikes: 0,
@@ -190,38 +222,19 @@ impl World {
         }
     }
 
-    /// A fault between any two events.
-    fn strike(&mut self) {
-        if self.strikes == 0 || !self.random.one_in(30) {
-            return;
-        }
-        self.strikes -= 1;
-        let mortal = self.hosts.len() - usize::from(self.survivor);
-        let at = usize::from(self.survivor) + self.random.below(mortal as u64) as usize;
-        if at >= self.hosts.len() {
-            return;
-        }
-        let back = self.random.below(3000 * MS);
-        let (fault, remedy) = match self.random.below(3) {
-            0 => (What::Kill(at), What::Start(at)),
-            1 => (What::Pause(at), What::Resume(at)),
-            _ => (What::Hang(at), What::Kill(at)),
-        };
-        self.after(0, fault);
-        if !self.random.one_in(3) {
-            self.after(back, remedy);
-        }
-    }
-
     fn step(&mut self, what: What) {
+        if self.manager_is_paused && what.is_of_manager() {
+            return self.held.push(what);
+        }
         match what {
-            What::ToManager(node, message) => self.manager(Event::From(node, message)),
+            What::ToManager(node, Some(message)) => self.manager(Event::From(node, message)),
+            What::ToManager(node, None) => self.unreadable(node),
             What::ToNode(..) | What::Driver(..) => self.of_host(what),
             What::Tick(number) if number == self.timer => self.manager(Event::Tick),
             What::Tick(_) => {}
             What::Merged(job, id, found) => {
                 *self.merging.entry(job).or_default() -= 1;
-                self.manager(Event::Merged(id, Ok(found)));
+                self.manager(Event::Merged(id, found));
             }
             What::Manager(event) => self.manager(event),
             What::Start(at) => self.start(at),
@@ -232,14 +245,48 @@ impl World {
                     self.after(late, What::Manager(Event::Lost(NodeId(at as u32))));
                 }
             }
-            What::Pause(at) => self.hosts[at].is_paused = self.hosts[at].is_alive,
+            What::Pause(at) => self.pause(at),
             What::Resume(at) => self.resume(at),
             What::Leave(at) => self.leave(at),
             What::Hang(at) => self.hosts[at].will_hang = true,
-            What::Stray(at) => {
-                self.stray_to_node(at);
-                self.stray_to_manager();
+            What::PauseManager => {
+                self.manager_is_paused = true;
+                self.befalls("managers stopped");
             }
+            What::ResumeManager => self.resume_manager(),
+            What::PauseAll => {
+                self.befalls("times when all were stopped");
+                self.after(0, What::PauseManager);
+                (0..self.hosts.len()).for_each(|at| self.after(0, What::Pause(at)));
+            }
+            What::ResumeAll => {
+                self.after(0, What::ResumeManager);
+                (0..self.hosts.len()).for_each(|at| self.after(0, What::Resume(at)));
+            }
+            What::Stray(at) => self.stray(at),
+        }
+    }
+
+    pub fn befalls(&mut self, what: &'static str) {
+        *self.befell.entry(what).or_default() += 1;
+    }
+
+    fn resume_manager(&mut self) {
+        self.manager_is_paused = false;
+        let mut held = std::mem::take(&mut self.held);
+        // It takes what came before its timer rings.
+        held.sort_by_key(|what| matches!(what, What::Tick(_)));
+        for what in held {
+            self.after(0, what);
+        }
+    }
+
+    /// As the driver does with what came of a peer and is no message.
+    fn unreadable(&mut self, node: NodeId) {
+        let is_member = self.manager.has_member(node);
+        self.manager(Event::Lost(node));
+        if !is_member {
+            self.send_to_node(node, Came::Garbled);
         }
     }
 
@@ -263,11 +310,14 @@ impl World {
         host.to_manager_at = host.to_manager_at.max(left + late);
         let arrives = host.to_manager_at;
         let node = NodeId(at as u32);
-        if self.settings.twice > 0 && self.random.one_in(self.settings.twice) {
-            let later = arrives + self.random.below(500 * MS);
-            self.at(later, What::ToManager(node, message.clone()));
+        if let Some(later) = self.comes_twice(arrives) {
+            self.at(later, What::ToManager(node, Some(message.clone())));
         }
-        self.at(arrives, What::ToManager(node, message));
+        match self.fate() {
+            Fate::Comes => self.at(arrives, What::ToManager(node, Some(message))),
+            Fate::IsGarbled => self.at(arrives, What::ToManager(node, None)),
+            Fate::IsLost => {}
+        }
         left
     }
 
@@ -275,11 +325,11 @@ impl World {
         (u128::from(bytes) * 1_000_000_000 / u128::from(self.settings.bytes_per_second)) as u64
     }
 
-    fn send_to_node(&mut self, node: NodeId, message: ToNode) {
+    pub(super) fn send_to_node(&mut self, node: NodeId, message: Came) {
         self.messages += 1;
         let at = node.0 as usize;
         let shipped = match &message {
-            ToNode::Lease { lease, .. } if self.settings.ships => {
+            Came::Told(ToNode::Lease { lease, .. }) if self.settings.ships => {
                 lease.units * self.jobs[&lease.job].spec.unit_bytes
             }
             _ => 0,
@@ -290,7 +340,14 @@ impl World {
         let Some(host) = self.hosts.get_mut(at) else { return };
         host.to_node_at = host.to_node_at.max(self.to_nodes_at + late);
         let (arrives, process) = (host.to_node_at, host.process);
-        self.at(arrives, What::ToNode(at, process, message));
+        if let Some(later) = self.comes_twice(arrives) {
+            self.at(later, What::ToNode(at, process, message.clone()));
+        }
+        match self.fate() {
+            Fate::Comes => self.at(arrives, What::ToNode(at, process, message)),
+            Fate::IsGarbled => self.at(arrives, What::ToNode(at, process, Came::Garbled)),
+            Fate::IsLost => {}
+        }
     }
 
     fn manager(&mut self, event: Event<Found>) {
@@ -305,13 +362,16 @@ impl World {
         self.bounds();
     }
 
-    /// A lease that a node answers is out no more.
+    /// A lease that a node answers is out no more, nor is one of a node that leaves.
     fn ended(&mut self, node: NodeId, message: &ToManager<Found>) {
-        if let ToManager::Result { epoch, lease, .. } | ToManager::Failed { epoch, lease, .. } =
-            message
-            && self.out.get(lease).is_some_and(|of| (of.0, of.1) == (node, *epoch))
-        {
-            self.out.remove(lease);
+        match message {
+            ToManager::Result { epoch, lease, .. } | ToManager::Failed { epoch, lease, .. } => {
+                self.out.retain(|id, of| (*id, of.0, of.1) != (*lease, node, *epoch));
+            }
+            ToManager::Unfit { epoch, .. } => {
+                self.out.retain(|_, of| (of.0, of.1) != (node, *epoch));
+            }
+            _ => {}
         }
     }
 
@@ -319,7 +379,8 @@ impl World {
         match action {
             Action::Tell(node, message) => {
                 self.told(node, &message);
-                self.send_to_node(node, message);
+                self.describe(node, &message);
+                self.send_to_node(node, Came::Told(message));
             }
             Action::Merge { id, job, into, from } => {
                 let running = self.merging.entry(job).or_default();
@@ -340,7 +401,23 @@ impl World {
         }
     }
 
+    /// As the driver, before the first lease of a job in a membership.
+    fn describe(&mut self, node: NodeId, message: &ToNode) {
+        match message {
+            ToNode::Welcome { .. } => self.described.retain(|(of, _)| *of != node),
+            ToNode::Lease { lease, .. } if self.described.insert((node, lease.job)) => {
+                self.send_to_node(node, Came::Job(lease.job));
+            }
+            _ => {}
+        }
+    }
+
     fn over(&mut self, id: JobId, how: Result<Option<Found>, JobError>) {
+        // One result alone is not read before.
+        let how = how.and_then(|found| match found.as_ref().map(Found::read) {
+            Some(Err(what)) => Err(JobError::Result { what }),
+            _ => Ok(found),
+        });
         let job = self.jobs.get_mut(&id).expect("it was submitted");
         assert!(job.ended.is_none(), "{id:?} ended twice");
         job.ended = Some((self.now, how));
@@ -352,6 +429,8 @@ impl World {
     fn told(&mut self, node: NodeId, message: &ToNode) {
         match message {
             ToNode::Lease { epoch, lease } => {
+                let host = &self.hosts[node.0 as usize];
+                assert!(!host.flaw.is_refused(), "{:?} gets {lease:?}", host.flaw);
                 let end = |lease: &Lease| lease.first + lease.units;
                 let same = |of: &&(NodeId, Epoch, Lease)| {
                     let of = &of.2;
@@ -387,25 +466,6 @@ impl World {
             let bound = by_holes.max(self.config.backlog_max) + leases_max as usize;
             assert!(progress.results_waiting <= bound, "{progress:?}, {}", job.holes_max);
         }
-    }
-
-    fn stray_to_manager(&mut self) {
-        let node = NodeId(self.random.below(self.hosts.len() as u64 + 2) as u32);
-        // Epochs and leases of that number never were.
-        let lease = LeaseId((1 << 40) + self.random.below(10));
-        let known = self.out.values().map(|of| (of.0, of.1)).next();
-        let (node, epoch) = known.filter(|_| self.random.one_in(2)).unwrap_or((node, Epoch(0)));
-        let result = Found::of_lease(JobId(9), 7, 1, &self.live);
-        let message = match self.random.below(4) {
-            0 => ToManager::Result { epoch, lease, result },
-            1 => {
-                let failure = crate::Failure { unit: Some(3), offset: None, what: String::new() };
-                ToManager::Failed { epoch, lease, failure }
-            }
-            2 => ToManager::Ask { epoch: Epoch(0), in_all: u64::MAX },
-            _ => ToManager::Leaving { epoch: Epoch(0) },
-        };
-        self.after(0, What::ToManager(node, message));
     }
 
     /// What a job without faults comes to.

@@ -106,6 +106,7 @@ pub(super) fn ended<K: Kernel>(
         Err(Unfound::Failed { unit, error }) => {
             let offset = match &error {
                 StreamError::Kernel { error, .. } => error.offset,
+                StreamError::Input(error) => error.offset(),
                 _ => None,
             };
             Ended::Failed(Failure { unit: Some(unit), offset, what: error.to_string() })

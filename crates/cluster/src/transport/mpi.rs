@@ -333,7 +333,7 @@ impl Mpi {
                 match self.calls.test(transfer) {
                     Ok(false) => break,
                     Ok(true) => {}
-                    Err(error) => fault = Some(error),
+                    Err(error) => fault = Some(error.worse(fault)),
                 }
                 peer.sending.pop_front();
             }
@@ -353,7 +353,7 @@ impl Mpi {
         self.coming.retain_mut(|coming| match coming.message.as_mut().map(|one| calls.test(one)) {
             None | Some(Ok(_)) => true,
             Some(Err(error)) => {
-                fault = Some(error);
+                fault = Some(error.worse(fault.take()));
                 false
             }
         });

@@ -182,8 +182,8 @@ impl Plan {
         let (linger, ship) = (ms(200), self.ship);
         let manager_computes = self.computes;
         let (fanout, hello) = (self.fanout, Hello::default());
-        let sent_bytes = None;
-        Config { manager, hello, manager_computes, fanout, linger, patience, ship, sent_bytes }
+        let base = Config::default();
+        Config { manager, hello, manager_computes, fanout, linger, patience, ship, ..base }
     }
 
     /// Each peer with a task of its own, as in processes of their own.

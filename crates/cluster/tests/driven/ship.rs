@@ -16,7 +16,7 @@ use cellway_cluster::{
 use kernels::{Aes128Ecb, Blake3, Crc32c, Finish, Histogram, LinReg, PairType, WordCount};
 use proptest::prelude::*;
 use storage::{Input, Output};
-use stream::{Kernel, Options, Progress};
+use stream::{Block, Body, Effect, Head, Kernel, KernelError, Options, Progress, Unit};
 
 use crate::faulty::{Ended, Watched, locals, run, watched};
 use crate::{file, options, text};
@@ -176,12 +176,13 @@ fn an_input_that_the_manager_cannot_read_any_more_ends_the_job() {
     std::fs::write(&path, vec![0; 60_000]).unwrap();
     let (report, _) = remote(&kernel, &task, (2, &options()), &config(Ship::Bytes));
     let error = report.unwrap().unwrap().results.remove(0).unwrap_err();
-    assert!(matches!(error, JobError::Unit { .. }), "{error}");
+    let JobError::Unit { unit, offset: Some(offset), .. } = &error else { panic!("{error}") };
+    assert_eq!(*offset, unit * 4096);
     assert!(error.to_string().contains("went from 50000 to 60000 bytes"), "{error}");
 }
 
-/// A node that asks for what there is not is answered, one that asks for too much is not. Which
-/// bytes of the input it wants is its own affair.
+/// A node that asks for what there is not, or for too much, is told so. Which bytes of the input it
+/// wants is its own affair.
 #[test]
 fn only_bytes_of_a_job_are_sent() {
     watched("it", || {
@@ -221,15 +222,16 @@ fn only_bytes_of_a_job_are_sent() {
                         _ => {}
                     }
                 }
-                if answers.len() == 4 {
+                if answers.len() == 5 {
                     break;
                 }
             }
             say_all(&mut node, epoch);
             assert!(manager.join().unwrap().unwrap().unwrap().results[0].is_err());
             answers.sort_by_key(|(lease, offset, _)| (lease.0 != 77, *offset));
-            let [none, some, over, beyond] = answers.try_into().unwrap();
+            let [none, long, some, over, beyond] = answers.try_into().unwrap();
             assert!(none.2.unwrap_err().contains("nobody waits"));
+            assert!(long.2.unwrap_err().contains("are more than"));
             assert_eq!(some.2.unwrap(), std::fs::read(&path).unwrap()[9..12]);
             assert!(over.2.is_err() && beyond.2.is_err());
         });
@@ -257,5 +259,70 @@ fn a_lease_that_is_sent_fits_its_buffer() {
             assert!(results.remove(0).unwrap().is_some());
             assert!(counters.given >= leases, "{counters:?}");
         }
+    }
+}
+
+/// A kernel that reads so much beforehand that it is not sent with a job.
+struct LongHead;
+
+impl Kernel for LongHead {
+    type Part = u64;
+    type Header = ();
+
+    fn name(&self) -> &str {
+        "long-head"
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reduce
+    }
+
+    fn open(&self, head: &dyn Head) -> Result<Body, KernelError> {
+        let read = head.read_at(0, &mut vec![0; 65 << 10]);
+        read.map_err(|error| KernelError::new(error.to_string(), "look at the disk"))?;
+        Ok(Body::whole(head))
+    }
+
+    fn part(&self, _accelerators: usize) -> u64 {
+        0
+    }
+
+    fn block(&self, _: &Unit<'_>, block: Block<'_>, part: &mut u64) -> Result<(), KernelError> {
+        *part += block.data.len() as u64;
+        Ok(())
+    }
+
+    fn merge(&self, part: &mut u64, later: u64) -> Result<(), KernelError> {
+        *part += later;
+        Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(Vec::new())
+    }
+
+    fn save(&self, part: &u64, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        out.extend_from_slice(&part.to_le_bytes());
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<u64, KernelError> {
+        let bytes = saved.try_into().map_err(|_| KernelError::new("no length", "?"))?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+/// Threads that were asked for, and could do nothing, are no reason to do without them in silence.
+#[test]
+fn threads_that_cannot_be_sent_their_units_are_refused() {
+    let (_dir, path) = file(200_000, 7);
+    let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+    let task = KernelTask::new(&LongHead, &input, None, &options(), &progress).unwrap();
+    let run = |nodes, ship| run_local(nodes, &[&task], &Config { ship, ..Config::default() });
+    let error = run(4, Ship::Bytes).unwrap_err().to_string();
+    assert!(error.contains("node 1: ") && error.contains("long-head has to read it"), "{error}");
+    for (nodes, ship) in [(1, Ship::Bytes), (4, Ship::Auto)] {
+        let (mut report, _) = run(nodes, ship).unwrap();
+        assert_eq!(task.result(report.results.remove(0).unwrap()).unwrap(), 200_000);
     }
 }

@@ -6,15 +6,19 @@ use std::time::Duration;
 use cellway_cluster::manager::{Config, Event};
 use cellway_cluster::{JobError, JobId, JobSpec, Merging};
 
-use cellway_cluster::simulated::found::Random;
+use cellway_cluster::simulated::faults::{BAD, BLIND, Flaw, KERNEL, UNIT_BYTES, UNSTARTED};
+use cellway_cluster::simulated::found::{FOREIGN, Random};
 use cellway_cluster::simulated::host::Host;
-use cellway_cluster::simulated::world::{MS, Settings, What, World};
+use cellway_cluster::simulated::world::{JobState, MS, Settings, What, World};
 
 use crate::Seed;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect("a number"))
 }
+
+/// What [`tell`] tells of.
+const TOLD: usize = 30;
 
 /// `CELLWAY_SEED` runs one seed, `CELLWAY_SEEDS` so many; else as many as make
 /// a million steps, in which all that can happen has to.
@@ -33,8 +37,8 @@ fn every_job_ends_as_it_should() {
         next += 1;
     }
     println!("{steps} steps over {next} seeds: {told:#?}");
-    let is_all_there = told.len() == 13 && told.values().all(|many| *many >= 10);
-    assert!(steps < 1_000_000 || is_all_there, "{told:#?}");
+    let is_all_there = told.len() == TOLD && told.values().all(|many| *many >= 10);
+    assert!(steps < 1_000_000 || is_all_there, "{} of {TOLD}: {told:#?}", told.len());
 }
 
 fn config(random: &mut Random) -> Config {
@@ -63,6 +67,8 @@ fn settings(random: &mut Random) -> Settings {
         lease_ns: random.pick(&[0, MS]),
         merge_ns: random.pick(&[0, MS, 30 * MS]),
         twice: random.pick(&[0, 5, 50]),
+        garbled: random.pick(&[0, 0, 0, 20, 200]),
+        lost: random.pick(&[0, 0, 0, 20, 200]),
         ..Settings::default()
     }
 }
@@ -74,6 +80,24 @@ fn hosts(random: &mut Random) -> Vec<Host> {
         Host::new(ns_per_unit, 1 + random.below(3) as u32)
     };
     (0..many).map(one).collect()
+}
+
+/// What is wrong with some, but not with host 0 if it is to be a `survivor`.
+fn flaws(hosts: &mut [Host], random: &mut Random, survivor: bool) {
+    // Results that cannot be read end all jobs, so there are few.
+    let foreign = random.one_in(5);
+    for host in hosts.iter_mut().skip(usize::from(survivor)) {
+        host.flaw = match random.below(30) {
+            0 => Flaw::Build,
+            1 => Flaw::Protocol,
+            2 => Flaw::Buffers,
+            3 => Flaw::Kernel,
+            4 => Flaw::Blind { names_unit: random.one_in(2) },
+            5 | 8 => Flaw::Unstarted(random.pick(&[1, 3, u32::MAX])),
+            6 | 7 if foreign => Flaw::Foreign,
+            _ => Flaw::None,
+        };
+    }
 }
 
 /// Jobs of all kinds; those that are to fail say so.
@@ -124,7 +148,7 @@ fn faults(world: &mut World, survivor: bool) {
             continue;
         }
         let back = at + random.below(4000 * MS);
-        match random.below(6) {
+        match random.below(8) {
             0 => world.at(at, What::Kill(host)),
             1 => {
                 world.at(at, What::Kill(host));
@@ -136,6 +160,14 @@ fn faults(world: &mut World, survivor: bool) {
             }
             3 => world.at(at, What::Leave(host)),
             4 => world.at(at, What::Hang(host)),
+            5 => {
+                world.at(at, What::PauseManager);
+                world.at(back, What::ResumeManager);
+            }
+            6 => {
+                world.at(at, What::PauseAll);
+                world.at(back, What::ResumeAll);
+            }
             _ => world.at(at, What::Stray(host)),
         }
     }
@@ -157,13 +189,45 @@ fn check(world: &World, id: JobId, survivor: bool) {
             }
         }
         Err(JobError::Unit { unit, offset, what, tries }) => {
-            assert_eq!(job.failing.get(unit), Some(&u32::MAX), "unit {unit} does not fail");
-            assert_eq!((what.as_str(), *tries), ("bad", 3));
-            assert_eq!(*offset, job.failures_named.then_some(unit * 10));
+            assert_eq!(*tries, 3);
+            unit_failed(world, job, *unit, (*offset, what));
+        }
+        Err(JobError::Result { what } | JobError::Merge { what }) => {
+            assert!(has(world, |flaw| flaw == Flaw::Foreign), "{id:?}: {what}");
+            assert_eq!(what, FOREIGN);
         }
         Err(JobError::Aborted) => {}
-        Err(JobError::NoNodes { .. }) => assert!(!survivor, "{id:?}: a node was there"),
+        Err(JobError::NoNodes { said, .. }) => {
+            assert!(!survivor, "{id:?}: a node was there");
+            let is_unfit = has(world, |flaw| flaw == Flaw::Kernel);
+            assert!(said.as_ref().is_none_or(|why| why == KERNEL && is_unfit), "{said:?}");
+        }
         Err(error) => panic!("{id:?}: {error}"),
+    }
+}
+
+fn has(world: &World, is_it: impl Fn(Flaw) -> bool) -> bool {
+    world.hosts.iter().any(|host| is_it(host.flaw))
+}
+
+/// A unit is named for what it was, or for what the nodes were where it was tried.
+fn unit_failed(world: &World, job: &JobState, unit: u64, (offset, what): (Option<u64>, &str)) {
+    let place = Some(unit * UNIT_BYTES);
+    let is_blind = |flaw| matches!(flaw, Flaw::Blind { .. });
+    let is_unstarted = |flaw| matches!(flaw, Flaw::Unstarted(_));
+    match what {
+        BAD => {
+            let left = job.failing.get(&unit);
+            let others = has(world, |flaw| is_blind(flaw) || is_unstarted(flaw));
+            assert!(left == Some(&u32::MAX) || left.is_some() && others, "unit {unit}");
+            assert_eq!(offset, place.filter(|_| job.failures_named));
+        }
+        BLIND => {
+            assert!(has(world, is_blind), "unit {unit}");
+            assert!(offset.is_none() || offset == place, "{offset:?}");
+        }
+        UNSTARTED => assert!(has(world, is_unstarted) && offset.is_none(), "unit {unit}"),
+        _ => panic!("unit {unit}: {what}"),
     }
 }
 
@@ -172,7 +236,12 @@ fn tell(world: &World, told: &mut BTreeMap<&'static str, u64>) {
     for job in world.jobs.values() {
         let how = match job.ended.as_ref().map(|(_, how)| how) {
             Some(Ok(_)) => "jobs with a result",
-            Some(Err(JobError::Unit { .. })) => "jobs with a unit that fails",
+            Some(Err(JobError::Unit { what, .. })) if what == BAD => "jobs with a unit that fails",
+            Some(Err(JobError::Unit { what, .. })) if what == BLIND => "jobs that were not opened",
+            Some(Err(JobError::Unit { .. })) => "jobs that did not start",
+            Some(Err(JobError::Result { .. } | JobError::Merge { .. })) => {
+                "jobs with a foreign result"
+            }
             Some(Err(JobError::Aborted)) => "jobs aborted",
             Some(Err(JobError::NoNodes { .. })) => "jobs without nodes",
             _ => "jobs that ended in another way",
@@ -183,6 +252,7 @@ fn tell(world: &World, told: &mut BTreeMap<&'static str, u64>) {
     for (what, many) in [
         ("memberships", of.joined),
         ("nodes lost", of.lost),
+        ("nodes refused", of.refused),
         ("stale messages", of.stale),
         ("leases given again", of.given_again),
         ("leases given twice", of.given_twice),
@@ -193,13 +263,17 @@ fn tell(world: &World, told: &mut BTreeMap<&'static str, u64>) {
     ] {
         *told.entry(what).or_default() += many;
     }
+    for (what, many) in &world.befell {
+        *told.entry(what).or_default() += many;
+    }
 }
 
 fn run(seed: u64, told: &mut BTreeMap<&'static str, u64>) -> u64 {
     let mut random = Random(seed << 32);
     let (config, settings) = (config(&mut random), settings(&mut random));
-    let hosts = hosts(&mut random);
+    let mut hosts = hosts(&mut random);
     let survivor = !random.one_in(4);
+    flaws(&mut hosts, &mut random, survivor);
     let mut world = World::new(config, settings, hosts, random.draw());
     jobs(&mut world);
     faults(&mut world, survivor);
@@ -234,6 +308,85 @@ fn a_unit_that_kills_nodes_ends_its_job_alone() {
         assert!(matches!(ended, Some(Err(JobError::Lost { losses: 8.., .. }))), "{ended:?}");
         check(&world, JobId(2), true);
         assert!(world.jobs[&JobId(2)].ended.as_ref().is_some_and(|(_, how)| how.is_ok()));
+        world.check_empty();
+    }
+}
+
+/// Nodes that can do nothing do not end a job that the others can do.
+#[test]
+fn what_one_node_cannot_do_the_others_do() {
+    const EVER: u32 = u32::MAX;
+    for flaw in [
+        Flaw::Build,
+        Flaw::Kernel,
+        Flaw::Blind { names_unit: false },
+        Flaw::Blind { names_unit: true },
+        Flaw::Unstarted(EVER),
+    ] {
+        for seed in 0..20 {
+            let seed = Seed(seed);
+            let mut hosts: Vec<_> = (0..4).map(|_| Host::new(MS, 2)).collect();
+            hosts[seed.0 as usize % 4].flaw = flaw;
+            let config = config(&mut Random(seed.0));
+            let mut world = World::new(config, Settings::default(), hosts, seed.0);
+            (0..4).for_each(|at| world.at(0, What::Start(at)));
+            let merging = Merging::AlongTree;
+            let spec = JobSpec { units: 300, unit_bytes: 1, merging, lease_units: None };
+            world.job(MS, 1, spec);
+            world.at(2 * MS, What::Manager(Event::Drain));
+            world.run(100_000);
+            check(&world, JobId(1), true);
+            let ended = world.jobs[&JobId(1)].ended.as_ref();
+            assert!(ended.is_some_and(|(_, how)| how.is_ok()), "{flaw:?}: {ended:?}");
+            assert!(world.befell.values().sum::<u64>() > 0, "{flaw:?} did nothing");
+            let counters = world.manager.counters();
+            let says_so = flaw.is_refused() || flaw == Flaw::Kernel;
+            assert_eq!((counters.lost, counters.refused > 0), (0, says_so), "{flaw:?}");
+            world.check_empty();
+        }
+    }
+}
+
+/// Of what was cut or changed its receiver knows at once; nothing is waited for.
+#[test]
+fn what_cannot_be_read_costs_less_than_what_is_lost() {
+    for seed in 0..20 {
+        let seed = Seed(seed);
+        let config = Config { lease_max: Duration::from_secs(100_000), ..Config::default() };
+        let settings = Settings { garbled: 10, ..Settings::default() };
+        let mut world = World::new(config, settings, vec![Host::new(MS, 2)], seed.0);
+        world.at(0, What::Start(0));
+        let merging = Merging::AlongTree;
+        let spec = JobSpec { units: 300, unit_bytes: 1, merging, lease_units: Some(1) };
+        world.job(MS, 1, spec);
+        world.at(2 * MS, What::Manager(Event::Drain));
+        world.run(100_000);
+        check(&world, JobId(1), true);
+        let seconds = world.jobs[&JobId(1)].ended.as_ref().map(|(at, _)| at / 1000 / MS);
+        assert!(seconds.is_some_and(|seconds| seconds < 60), "{seconds:?} s");
+        assert!(world.befell["messages cut or changed"] >= 50);
+        world.check_empty();
+    }
+}
+
+/// A machine that is stopped as a whole goes on where it was.
+#[test]
+fn who_was_stopped_together_loses_nobody() {
+    for seed in 0..20 {
+        let seed = Seed(seed);
+        let hosts = (0..3).map(|_| Host::new(MS, 2)).collect();
+        let mut world = World::new(config(&mut Random(seed.0)), Settings::default(), hosts, seed.0);
+        (0..3).for_each(|at| world.at(0, What::Start(at)));
+        let merging = Merging::AlongTree;
+        let spec = JobSpec { units: 3000, unit_bytes: 1, merging, lease_units: None };
+        world.job(MS, 1, spec);
+        world.at(2 * MS, What::Manager(Event::Drain));
+        let at = (20 + world.random.below(800)) * MS;
+        world.at(at, What::PauseAll);
+        world.at(at + 60_000 * MS, What::ResumeAll);
+        world.run(100_000);
+        check(&world, JobId(1), true);
+        assert_eq!(world.manager.counters().lost, 0);
         world.check_empty();
     }
 }

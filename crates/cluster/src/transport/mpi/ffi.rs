@@ -59,6 +59,17 @@ pub(super) enum Fault {
     Failed(String),
 }
 
+impl Fault {
+    /// Of what several calls came to in one look: what ends the transport goes before a loss,
+    /// which is found again, and the first before what it led to.
+    pub(super) fn worse(self, known: Option<Self>) -> Self {
+        match (known, &self) {
+            (None, _) | (Some(Self::Lost), Self::Failed(_)) => self,
+            (Some(known), _) => known,
+        }
+    }
+}
+
 /// The table of the shim that was loaded.
 static TABLE: OnceLock<&'static Table> = OnceLock::new();
 /// MPI starts once in the life of a process.
@@ -270,6 +281,31 @@ impl Drop for Transfer {
     fn drop(&mut self) {
         if !self.is_done {
             mem::forget(mem::take(&mut self.bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is told of faults that come in one look.
+    fn told<const N: usize>(faults: [Option<&str>; N]) -> Option<String> {
+        let fault =
+            |what: Option<&str>| what.map_or(Fault::Lost, |what| Fault::Failed(what.into()));
+        let worst = faults.into_iter().fold(None, |known, what| Some(fault(what).worse(known)));
+        match worst? {
+            Fault::Lost => Some("a loss".to_owned()),
+            Fault::Failed(what) => Some(what),
+        }
+    }
+
+    #[test]
+    fn a_loss_hides_no_failure_and_the_first_of_these_is_told() {
+        assert_eq!(told([]), None);
+        assert_eq!(told([None, None]).as_deref(), Some("a loss"));
+        for faults in [[Some("one"), None, Some("two")], [None, Some("one"), None]] {
+            assert_eq!(told(faults).as_deref(), Some("one"));
         }
     }
 }
