@@ -533,7 +533,7 @@ fn meet(
 fn went(counters: &Counters) -> String {
     let Counters { joined, refused, lost, given, given_again, given_twice, failures, .. } =
         counters;
-    let last = counters.last_loss.map(|Loss { after, bytes_left, bytes_out }| {
+    let last = counters.last_loss.map(|Loss { after, bytes_left, bytes_out, .. }| {
         let (left, out) = (Size(bytes_left), Size(bytes_out));
         format!(
             ", the last after {:.3} s, with {left} to do, of which others had {out}",
