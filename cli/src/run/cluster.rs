@@ -238,6 +238,7 @@ impl ClusterArgs {
             config.manager.build.clone_from(&config.hello.build);
         }
         if self.unit.is_some() {
+            config.sent_bytes = Some(u64::MAX);
             config.manager.lease_bytes_max = u64::MAX;
         }
         if self.unit.is_some() || self.mode == Some(Mode::Basic) {
@@ -521,6 +522,9 @@ fn meet(
     let hung = |ran| Ok(end_though_hung(ran, print));
     let ran = drive::run_to_end(endpoint, tasks, config, pieces, hung).map_err(stopped)?;
     peer.replace(Peer::Ends(ran.farewell));
+    for why in ran.refused {
+        exit::tell(&format!("goes on without {why}"));
+    }
     if let Some(why) = ran.unfit {
         // The others do without it, and are not to be ended by it.
         exit::complain(why.strip_prefix(&node).unwrap_or(&why));

@@ -437,6 +437,30 @@ fn a_process_that_cannot_begin_leaves_it_to_the_others() {
     }
 }
 
+/// However little there is to do, and whichever of both ends first.
+#[test]
+fn processes_that_would_do_something_else_are_refused_by_name() {
+    for (name, options) in MPIS {
+        let Some(bin) = bin(name) else { continue };
+        let folder = Folder::new();
+        let input = folder.file("in", b"a b a\n");
+        for (theirs, why) in [
+            ("count --pattern b {}", "count has other parameters at the manager"),
+            ("crc32c {}", "the manager's kernel is count, this node's crc32c"),
+        ] {
+            let mut command = mpirun(&bin, options, 1);
+            command.args(arguments("run count --pattern a {} --cluster mpi", &[&input]));
+            command.args([":", "-n", "1", EXE]);
+            let theirs = arguments(&format!("run {theirs} --cluster mpi"), &[&input]);
+            let found = finish(command.args(theirs).spawn().unwrap());
+            assert_eq!(found.code, Some(0), "{name}: {}", found.stderr);
+            let said = format!("node 1: {why}");
+            assert!(found.stderr.contains(&format!("goes on without {said}")), "{}", found.stderr);
+            assert_eq!(found.stderr.matches(&said).count(), 2, "{name}: {}", found.stderr);
+        }
+    }
+}
+
 /// How often a process is killed, at some moment.
 fn kills() -> u64 {
     let times = env::var("CELLWAY_KILLS").ok().and_then(|times| times.parse().ok());

@@ -4,16 +4,18 @@
 mod compute;
 mod fetch;
 mod group;
+mod jobs;
 mod keep;
 mod layout;
 mod manage;
 mod merging;
 mod peer;
+mod queue;
 mod ship;
 mod submanage;
 
 use std::io::Read as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::Sender;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -33,6 +35,8 @@ use compute::SessionId;
 use layout::Layout;
 use merging::Held;
 use peer::Peer;
+use queue::Order;
+pub use queue::{Queue, run_led, run_local_led};
 pub use ship::Ship;
 
 /// The peer that manages.
@@ -58,6 +62,10 @@ pub struct Config {
     pub patience: Duration,
     /// How nodes come by the bytes of their units.
     pub ship: Ship,
+    /// The memory budget in bytes of a node for units that it is sent: a lease has a buffer's
+    /// share of it at most, or one unit. None: 16 MiB where all are sent, so that computing
+    /// begins soon, and else what it has that reads, 128 MiB.
+    pub sent_bytes: Option<u64>,
     /// Called by the manager of all when a membership ended by a loss.
     pub on_loss: Option<fn(Counters)>,
     /// Why this peer, which does not manage, can do nothing: it says so, manages nobody and leaves.
@@ -74,6 +82,7 @@ impl Default for Config {
             linger: Duration::from_secs(5),
             patience: PATIENCE,
             ship: Ship::default(),
+            sent_bytes: None,
             on_loss: None,
             unfit: None,
         }
@@ -96,6 +105,7 @@ impl Config {
     pub fn basic(mut self) -> Self {
         self.hello.buffers = 1;
         (self.manager.lease_bytes_max, self.manager.shares) = (u64::MAX, false);
+        self.sent_bytes = Some(u64::MAX);
         self
     }
 
@@ -111,14 +121,22 @@ impl Config {
         let part_bytes = tasks.iter().map(|task| task.part_bytes()).max().unwrap_or(0).max(1);
         let room = (BACKLOG_BYTES / part_bytes).max(BACKLOG_MIN);
         config.manager.backlog_max = config.manager.backlog_max.min(room as usize);
-        let is_measured = tasks.iter().all(|task| task.spec().lease_units.is_none());
-        config.manager.lease_bytes_max = self.lease_bytes_max(is_measured);
+        let buffers = tasks.iter().map(|task| self.buffer_bytes(*task)).max();
+        config.hello.buffer_bytes = config.hello.buffer_bytes.min(buffers.unwrap_or(u64::MAX));
         config
     }
 
-    fn lease_bytes_max(&self, is_measured: bool) -> u64 {
-        let most = self.manager.lease_bytes_max;
-        if self.ship == Ship::Bytes && is_measured { ship::LEASE_BYTES_MAX.min(most) } else { most }
+    /// What a buffer of a node holds of that task: a unit that it knows of in any case.
+    fn buffer_bytes(&self, task: &dyn Task) -> u64 {
+        let all_bytes = match self.ship {
+            Ship::Locators => return u64::MAX,
+            Ship::Auto if task.reads() => return u64::MAX,
+            Ship::Auto => ship::SENT_BYTES_MAX,
+            Ship::Bytes => ship::SENT_BYTES,
+        };
+        let all_bytes = self.sent_bytes.unwrap_or(all_bytes);
+        let buffer_bytes = all_bytes / u64::from(self.hello.buffers.max(1));
+        buffer_bytes.max(task.description().unit_bytes)
     }
 
     /// The most memory in bytes that the managers of so many peers take for results of
@@ -161,7 +179,7 @@ impl Config {
         if !is_sent {
             return 0;
         }
-        let held_bytes = self.held_bytes(task.spec()).saturating_mul(nodes.into());
+        let held_bytes = self.held_bytes(task, task.spec()).saturating_mul(nodes.into());
         let held_bytes = if are_threads { held_bytes } else { 0 };
         ship::way_bytes(nodes.into()).saturating_add(held_bytes)
     }
@@ -176,14 +194,14 @@ impl Config {
         if self.ship == Ship::Locators {
             return results_bytes;
         }
-        let sent_bytes = ship::way_bytes(1).saturating_add(self.held_bytes(spec));
+        let sent_bytes = ship::way_bytes(1).saturating_add(self.held_bytes(task, spec));
         results_bytes.saturating_add(sent_bytes)
     }
 
     /// Bytes of the leases that a node has at a time.
-    fn held_bytes(&self, spec: JobSpec) -> u64 {
+    fn held_bytes(&self, task: &dyn Task, spec: JobSpec) -> u64 {
         let JobSpec { units, unit_bytes, lease_units, .. } = spec;
-        let longest = self.lease_bytes_max(lease_units.is_none()).max(unit_bytes);
+        let longest = self.manager.lease_bytes_max.min(self.buffer_bytes(task)).max(unit_bytes);
         let lease_bytes = lease_units.unwrap_or(u64::MAX).min(units).saturating_mul(unit_bytes);
         u64::from(self.hello.buffers).saturating_mul(lease_bytes.min(longest))
     }
@@ -219,6 +237,8 @@ pub struct Ran {
     /// What its accelerators have not let go of, though others have done it: it hangs, or
     /// takes very long.
     pub hangs: Option<String>,
+    /// Nodes that this peer, a manager, did without, each with the reason.
+    pub refused: Vec<String>,
     /// Still open, for the end of some transports waits for others, and ends all if one
     /// dies in it: [`Farewell::say`] once what was found is in safety.
     pub farewell: Farewell,
@@ -283,6 +303,9 @@ pub enum ClusterError {
     /// What was recorded cannot be gone on from.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// There is no such job.
+    #[error("{0}")]
+    Submit(String),
     /// What was done cannot be recorded.
     #[error("{0}")]
     Record(String),
@@ -330,7 +353,7 @@ pub fn run_to_end(
 ) -> Result<Ran, ClusterError> {
     let config = &config.fit(tasks);
     std::thread::scope(|scope| {
-        let ran = Peer::new(endpoint, tasks, config, scope, journal)?.run()?;
+        let ran = Peer::new(endpoint, tasks, config, scope, (journal, None))?.run()?;
         if ran.hangs.is_some() { hung(ran) } else { Ok(ran) }
     })
 }
@@ -359,6 +382,22 @@ pub fn run_local_journaled(
     config: &Config,
     journal: Option<Pieces<'_>>,
 ) -> Result<(Report, Vec<Stats>), ClusterError> {
+    let first = |endpoint, config: &_| Ok((run_journaled(endpoint, tasks, config, journal)?, ()));
+    let (report, stats, ()) = locals(nodes, tasks, config, first)?;
+    Ok((report, stats))
+}
+
+fn no_manager() -> ClusterError {
+    ClusterError::Result("there is no manager".to_owned())
+}
+
+/// Has `nodes` threads work together, of which this one is the `first`.
+fn locals<T>(
+    nodes: u32,
+    tasks: &[&dyn Task],
+    config: &Config,
+    first: impl FnOnce(Box<dyn Endpoint>, &Config) -> Result<(Ran, T), ClusterError>,
+) -> Result<(Report, Vec<Stats>, T), ClusterError> {
     let mut config = Config { manager_computes: true, ..config.clone() };
     if config.ship == Ship::Auto {
         // All have the manager's input.
@@ -373,29 +412,28 @@ pub fn run_local_journaled(
     let config = &config;
     let mut endpoints = local::endpoints(nodes.max(1)).into_iter();
     std::thread::scope(|scope| {
-        let first = endpoints.next();
-        let run = |endpoint, journal| -> Result<_, ClusterError> {
-            let ran = run_journaled(Box::new(endpoint), tasks, config, journal)?;
+        let endpoint = endpoints.next().ok_or_else(no_manager)?;
+        let other = |endpoint| -> Result<_, ClusterError> {
+            let ran = run(Box::new(endpoint), tasks, config)?;
             ran.farewell.say()?;
-            Ok((ran.report, ran.stats, ran.unfit))
+            Ok((ran.stats, ran.unfit))
         };
         let others: Vec<_> =
-            endpoints.map(|endpoint| scope.spawn(move || run(endpoint, None))).collect();
-        let first = first.map(|first| run(first, journal)).transpose()?;
-        let mut stats = Vec::new();
+            endpoints.map(|endpoint| scope.spawn(move || other(endpoint))).collect();
+        let (ran, led) = first(Box::new(endpoint), config)?;
+        ran.farewell.say()?;
+        let mut stats = ran.stats;
         for (other, node) in others.into_iter().zip(1..) {
             match other.join() {
                 // It was asked for by number: the others do not do without it in silence.
-                Ok(Ok((_, _, Some(why)))) => return Err(left(node, why)),
-                Ok(Ok((_, of_other, None))) => stats.extend(of_other),
+                Ok(Ok((_, Some(why)))) => return Err(left(node, why)),
+                Ok(Ok((of_other, None))) => stats.extend(of_other),
                 // What keeps one from going on the manager sees, and tells: it is lost.
                 Ok(Err(_)) => {}
-                Err(panic) => std::panic::resume_unwind(panic),
+                Err(panic) => resume_unwind(panic),
             }
         }
-        let missing = || ClusterError::Result("there is no manager".to_owned());
-        let (report, of_first, _) = first.ok_or_else(missing)?;
-        Ok((report.ok_or_else(missing)?, of_first.into_iter().chain(stats).collect()))
+        Ok((ran.report.ok_or_else(no_manager)?, stats, led))
     })
 }
 
@@ -414,6 +452,8 @@ enum Brought {
     Recorded(Result<Instant, String>),
     /// Bytes for a node.
     Read(NodeId, Message),
+    /// Of who leads.
+    Order(Order),
 }
 
 /// Where they bring it.
@@ -488,15 +528,17 @@ mod tests {
             let mut config = Config { ship, ..Config::default() };
             config.hello.buffers = buffers;
             if lease_units.is_some() {
-                config.manager.lease_bytes_max = u64::MAX;
+                (config.manager.lease_bytes_max, config.sent_bytes) = (u64::MAX, Some(u64::MAX));
             }
             let results_bytes = u64::from(buffers) * 2 * task.part_bytes();
             config.node_bytes(&task, JobSpec { lease_units, ..spec }) - results_bytes
         };
         let way_bytes = ship::way_bytes(1);
         assert_eq!(bytes(Ship::Locators, 2, None), 0);
-        assert_eq!(bytes(Ship::Bytes, 2, None), way_bytes + 2 * ship::LEASE_BYTES_MAX);
-        assert_eq!(bytes(Ship::Auto, 3, None), way_bytes + 3 * 64 * MIB);
+        assert_eq!(bytes(Ship::Bytes, 2, None), way_bytes + ship::SENT_BYTES);
+        // However many there are, they share what there is.
+        assert_eq!(bytes(Ship::Bytes, 4, None), way_bytes + ship::SENT_BYTES);
+        assert_eq!(bytes(Ship::Auto, 4, None), way_bytes + 4 * 32 * MIB);
         // A share of its own, and more than there is.
         assert_eq!(bytes(Ship::Bytes, 1, Some(512)), way_bytes + 512 * MIB);
         assert_eq!(bytes(Ship::Bytes, 1, Some(2000)), way_bytes + 900 * MIB);

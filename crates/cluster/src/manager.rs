@@ -19,7 +19,7 @@ use pace::Pace;
 pub use settings::{Config, Counters, JobError, Loss};
 
 use crate::tree::Span;
-use crate::{Epoch, Failure, JobId, Lease, LeaseId, NodeId, ToManager, ToNode};
+use crate::{Epoch, Failure, JobId, Lease, LeaseId, NodeId, Refusal, ToManager, ToNode};
 use job::Holder;
 
 /// A merge under way.
@@ -39,6 +39,8 @@ pub enum Event<R> {
     /// A node said something. Messages of one node are told in the order it sent
     /// them; all that came before a tick are told before it.
     From(NodeId, ToManager<R>),
+    /// A node that said hello would compute something else: why it is not to join.
+    Refuse(NodeId, String),
     /// The transport knows that a node is gone.
     Lost(NodeId),
     /// What a merge came to.
@@ -61,6 +63,8 @@ pub enum Event<R> {
     Abort(JobId),
     /// No node will come that is not here.
     Deserted,
+    /// That node is to leave when it has done what it has.
+    Leave(NodeId),
     /// No jobs will come: those there are are ended, then all nodes are dismissed.
     Drain,
 }
@@ -135,6 +139,10 @@ impl<R> Manager<R> {
         self.now = now.max(self.now);
         match event {
             Event::From(node, message) => self.heard(node, message, actions),
+            Event::Refuse(node, why) => {
+                let before = self.members.remove(&node);
+                self.turn_away(node, Refusal::Task { why }, before, actions);
+            }
             Event::Lost(node) => self.lose(node, actions),
             Event::Merged(id, result) => self.merged(id, result, actions),
             Event::Tick => self.expire(actions),
@@ -142,6 +150,12 @@ impl<R> Manager<R> {
             Event::Recorded { job, units, result } => self.recorded(job, &units, result, actions),
             Event::Abort(job) => self.fail(job, JobError::Aborted, actions),
             Event::Deserted => self.deserted(actions),
+            Event::Leave(node) => {
+                if let Some(member) = self.members.get_mut(&node) {
+                    member.leaving = true;
+                    self.settle(node, actions);
+                }
+            }
             Event::Drain => self.draining = true,
         }
         self.serve(actions);

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::task::Has;
+
 /// What a transport calls a node: a rank, a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
@@ -41,7 +43,7 @@ impl Lease {
 }
 
 /// The version of these messages.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// What a node says of itself before it gets work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,17 +54,21 @@ pub struct Hello {
     pub build: String,
     /// Leases it keeps at a time: received, computed, returned; at least one.
     pub buffers: u32,
-    /// The most bytes of one lease; `u64::MAX` where a node reads for itself.
+    /// The most bytes of one lease: of one that is sent its units a buffer's share of what it
+    /// has for these; `u64::MAX` where a node reads for itself, and of a group.
     pub buffer_bytes: u64,
     /// Nodes that share each lease: 1, or those of a group.
     pub nodes: u32,
+    /// The tasks it has, in their order; none of one that does not say.
+    pub tasks: Vec<Has>,
 }
 
 impl Default for Hello {
     /// One node with two buffers of any size.
     fn default() -> Self {
         let build = env!("CARGO_PKG_VERSION").to_owned();
-        Self { protocol: PROTOCOL, build, buffers: 2, buffer_bytes: u64::MAX, nodes: 1 }
+        let (buffer_bytes, tasks) = (u64::MAX, Vec::new());
+        Self { protocol: PROTOCOL, build, buffers: 2, buffer_bytes, nodes: 1, tasks }
     }
 }
 
@@ -81,6 +87,9 @@ pub enum Refusal {
         "this node has {buffers} buffers of {buffer_bytes} bytes; give it one of one byte or more"
     )]
     Buffers { buffers: u32, buffer_bytes: u64 },
+    /// It would compute something else: what differs, and what to do about it.
+    #[error("{why}")]
+    Task { why: String },
     /// Enough nodes.
     #[error("the manager has {nodes_max} nodes, which is its limit; raise it or join later")]
     Full { nodes_max: usize },

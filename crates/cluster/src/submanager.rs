@@ -122,6 +122,11 @@ impl<R> Submanager<R> {
         self.specs.insert(job, spec);
     }
 
+    /// No lease of that job is to come, unless it is described anew.
+    pub fn forget(&mut self, job: JobId) {
+        self.specs.remove(&job);
+    }
+
     /// Whether the group was let go.
     #[must_use]
     pub fn is_drained(&self) -> bool {

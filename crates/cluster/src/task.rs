@@ -1,15 +1,16 @@
 //! A kernel over an input, as manager and nodes share it.
 
+mod has;
 mod many;
+mod of;
 mod parameters;
 mod remote;
 mod session;
 
 use std::any::Any;
-use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf, absolute};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,12 @@ use stream::{
 };
 
 use crate::{Failure, JobSpec, Lease, LeaseId, Merging};
+pub use has::Has;
+pub(crate) use has::{said, unlike};
 pub use many::ManyTask;
+pub use of::Adopt;
+pub(crate) use of::Of;
+use of::{Adopted, Base, Own, Place};
 pub use remote::{RemoteTask, Shipped};
 use session::{KernelSession, Reads};
 
@@ -97,52 +103,6 @@ impl Description {
             None => self.body.1.div_ceil(self.unit_bytes.max(1)),
         }
     }
-
-    /// Why a node, which would do `theirs`, cannot have a part in this.
-    ///
-    /// # Errors
-    /// What differs, by its name.
-    pub fn check(&self, theirs: &Self) -> Result<(), String> {
-        self.check_kernel(theirs)?;
-        let Self { input, body, modified, list, .. } = self;
-        let inputs = |list: &Option<List>| list.as_ref().map_or(1, |list| list.inputs);
-        if inputs(list) != inputs(&theirs.list) {
-            return differs("number of inputs", &inputs(list), &inputs(&theirs.list));
-        }
-        let digest = |list: &Option<List>| list.as_ref().map(|list| list.digest);
-        if digest(list) != digest(&theirs.list) {
-            return Err(format!(
-                "{}: not the same names, lengths and times as those of the manager; let all see \
-                 the same files",
-                theirs.input
-            ));
-        }
-        if *body != theirs.body {
-            return differs(&format!("length in bytes of {input}"), &body.1, &theirs.body.1);
-        }
-        if *modified != theirs.modified {
-            return Err(format!(
-                "{} was written at another time than {input} of the manager; let both be the same file",
-                theirs.input
-            ));
-        }
-        Ok(())
-    }
-
-    /// The same, whatever input it has.
-    pub(crate) fn check_kernel(&self, theirs: &Self) -> Result<(), String> {
-        let Self { kernel, parameters, .. } = self;
-        if *kernel != theirs.kernel {
-            return differs("kernel", kernel, &theirs.kernel);
-        }
-        parameters::difference(kernel, parameters, &theirs.parameters).map_or(Ok(()), Err)
-    }
-}
-
-fn differs(what: &str, ours: &dyn fmt::Display, theirs: &dyn fmt::Display) -> Result<(), String> {
-    Err(format!(
-        "the manager's {what} is {ours}, this node's {theirs}; start all with the same arguments"
-    ))
 }
 
 /// What became of a lease that a node computes.
@@ -163,6 +123,26 @@ pub type Tell<'t> = Box<dyn Fn(LeaseId, Ended) + Send + Sync + 't>;
 pub trait Task: Send + Sync {
     /// What nodes are told.
     fn description(&self) -> &Description;
+
+    /// What a node tells.
+    fn has(&self) -> Has {
+        Has::of(self.description(), self.reads())
+    }
+
+    /// Whether a job may have such parameters instead of its own: then nodes take those of
+    /// the manager.
+    fn takes(&self, _parameters: &[u8]) -> bool {
+        false
+    }
+
+    /// This task with the parameters of a job; none if they are its own.
+    ///
+    /// # Errors
+    /// If it does not take them: what differs.
+    fn adopt<'t>(&'t self, parameters: &[u8]) -> Result<Option<Arc<dyn Adopt + 't>>, String> {
+        let Description { kernel, parameters: own, .. } = self.description();
+        parameters::difference(kernel, parameters, own).map_or(Ok(None), Err)
+    }
 
     /// Before a node computes: whether it would compute the same as its manager, of
     /// which this is the description. Opens what is to be shared.
@@ -371,6 +351,25 @@ fn merging<K: Kernel>(kernel: &K) -> Merging {
     }
 }
 
+fn takes<K: Kernel>(kernel: &K, parameters: &[u8]) -> bool {
+    matches!(kernel.with_parameters(parameters), Ok(Some(_)))
+}
+
+/// A task of `kernel` with the parameters of a job, if they are not its own.
+fn adopt<'t, K: Kernel<Part: 'static> + 't>(
+    task: &'t impl Base,
+    kernel: &K,
+    parameters: &[u8],
+) -> Result<Option<Arc<dyn Adopt + 't>>, String> {
+    let Description { kernel: name, parameters: own, .. } = task.description();
+    let Some(differs) = parameters::difference(name, parameters, own) else { return Ok(None) };
+    match kernel.with_parameters(parameters) {
+        Ok(Some(kernel)) => Ok(Some(Arc::new(Adopted::new(task, kernel, parameters)?))),
+        Ok(None) => Err(differs),
+        Err(error) => Err(format!("{name} cannot take the manager's parameters: {error}")),
+    }
+}
+
 fn own<K: Kernel<Part: 'static>>(part: Part) -> Result<K::Part, String> {
     let own = part.downcast().map(|part| *part);
     own.map_err(|_| foreign())
@@ -416,7 +415,7 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
     }
 
     fn join(&self, description: &Description) -> Result<(), String> {
-        description.check(&self.description)?;
+        self.has().check(description, |_| false)?;
         if self.joined.get().is_some() {
             return Ok(());
         }
@@ -494,16 +493,30 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
         self.plan.pipeline() == Pipeline::Fused
     }
 
+    fn takes(&self, parameters: &[u8]) -> bool {
+        takes(self.kernel, parameters)
+    }
+
+    fn adopt<'t>(&'t self, parameters: &[u8]) -> Result<Option<Arc<dyn Adopt + 't>>, String> {
+        adopt(self, self.kernel, parameters)
+    }
+
     fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
-        let Self { kernel, input, output, joined, options, progress, .. } = self;
+        Box::new(KernelSession::new(Own::Lent(self.kernel), self.place(sent), tell))
+    }
+}
+
+impl<K: Kernel<Part: 'static>> Base for KernelTask<'_, K> {
+    fn place(&self, sent: Option<Input>) -> Place<'_> {
+        let Self { input, output, joined, options, progress, .. } = self;
         let reads = sent.map_or(Reads::Own(input), |sent| Reads::Sent(Box::new(sent)));
         let (mut options, mut output) = (options.clone(), *output);
         if let Some(joined) = joined.get() {
             options.block_bytes = Some(joined.unit_bytes);
             output = output.or(joined.output.as_ref());
         }
-        let (to, lanes) = ((*kernel, output), self.plan.accelerators as u32);
-        Box::new(KernelSession::new(to, Some(reads), options, progress, lanes, tell))
+        let lanes = self.plan.accelerators as u32;
+        Place { reads: Some(reads), output, options, progress, lanes }
     }
 }
 

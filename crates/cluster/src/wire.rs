@@ -15,8 +15,9 @@ pub enum Message {
     ToManager(ToManager<ByteBuf>),
     /// To a node.
     ToNode(ToNode),
-    /// To a node, before the first lease of a job.
-    Job(JobId, Description),
+    /// To a node, before the first lease of a job: which of its tasks that is, and what it
+    /// has to be.
+    Job(JobId, u32, Description),
     /// To a node: what it put so far is to be brought to the disk.
     Settle(u64),
     /// It is, or why not.
@@ -136,6 +137,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::task::Has;
     use crate::{Epoch, Failure, Hello, Lease, Refusal};
 
     fn messages() -> impl Strategy<Value = Message> {
@@ -148,7 +150,10 @@ mod tests {
         let work =
             work.prop_map(|(id, job, first, units)| Lease { id, job: JobId(job), first, units });
         let to_manager = prop_oneof![
-            ".{0,20}".prop_map(|build| ToManager::Hello(Hello { build, ..Hello::default() })),
+            (".{0,20}", Description::any(), any::<bool>()).prop_map(|(build, of, reads)| {
+                let tasks = vec![Has::of(&of, reads), Has::of(&of, !reads)];
+                ToManager::Hello(Hello { build, tasks, ..Hello::default() })
+            }),
             (epoch(), any::<u64>()).prop_map(|(epoch, in_all)| ToManager::Ask { epoch, in_all }),
             (epoch(), lease(), bytes).prop_map(|(epoch, lease, result)| ToManager::Result {
                 epoch,
@@ -174,7 +179,8 @@ mod tests {
         prop_oneof![
             to_manager.prop_map(Message::ToManager),
             to_node.prop_map(Message::ToNode),
-            (any::<u64>(), Description::any()).prop_map(|(job, of)| Message::Job(JobId(job), of)),
+            (any::<u64>(), any::<u32>(), Description::any())
+                .prop_map(|(job, task, of)| Message::Job(JobId(job), task, of)),
             any::<u64>().prop_map(Message::Settle),
             any::<(u64, Option<String>)>().prop_map(|(of, why)| Message::Settled(of, why)),
             (any::<u64>(), lease(), any::<u64>(), any::<u64>()).prop_map(

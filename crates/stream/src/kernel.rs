@@ -357,6 +357,20 @@ pub trait Kernel: Send + Sync {
         Err(not_saved(self.name()))
     }
 
+    /// This kernel with the parameters of a manager, as [`Kernel::parameters`] gave them
+    /// there: a node computes with those, whatever it was started with. It takes the same
+    /// body of an input as this one, cut in the same way. None, the default, where a node is
+    /// to be started with the same ones.
+    ///
+    /// # Errors
+    /// If they are none of this kernel's.
+    fn with_parameters(&self, _parameters: &[u8]) -> Result<Option<Self>, KernelError>
+    where
+        Self: Sized,
+    {
+        Ok(None)
+    }
+
     /// Appends what [`Kernel::load`] makes the same part of. The default knows
     /// parts of no bytes, as those of transforms.
     fn save(&self, _part: &Self::Part, _out: &mut Vec<u8>) -> Result<(), KernelError> {

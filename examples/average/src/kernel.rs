@@ -91,7 +91,13 @@ impl Kernel for Averages {
         Ok(())
     }
 
-    // With these three a run can be resumed: layouts are in the journal, and checked.
+    /// Nodes compute with the means of the manager.
+    fn with_parameters(&self, parameters: &[u8]) -> Result<Option<Self>, KernelError> {
+        Ok(Some(Self { means: Records::from_bytes(parameters)?.get()? }))
+    }
+
+    // With these three a run can be resumed, and nodes tell what they found: layouts go with it,
+    // and are checked.
 
     fn parameters(&self) -> Result<Vec<u8>, KernelError> {
         Ok(Records::of(&self.means).to_bytes())

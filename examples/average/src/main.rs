@@ -10,13 +10,20 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cellway::Config;
+use cellway::Options;
+use cellway::cluster::drive::{Config, Queue, run_local_led};
+use cellway::cluster::task::KernelTask;
 use cellway::record::{Record, Records};
+use cellway::storage::Input;
+use cellway::stream::Progress;
 
 use kernel::{Average, Averages, Point};
 
 /// The means are moved so often.
 const ROUNDS: usize = 8;
+
+/// Nodes that compute, threads of this process.
+const NODES: u32 = 2;
 
 /// Points that are made.
 const POINTS: u32 = 100_000;
@@ -64,14 +71,24 @@ fn some_point(number: u32) -> Point {
 /// Where four means end up.
 fn means_of(file: &Path) -> Result<Vec<Average>, Box<dyn Error>> {
     let start = |id: u32| Average { id, count: 0, coord: [f64::from(id) * 10.0; 3] };
-    let mut means = [1, 2, 3, 4].map(start).to_vec();
-    for _ in 0..ROUNDS {
-        let sums = Config::default().reduce(&Averages { means: means.clone() }, file)?.part;
-        for (mean, sum) in means.iter_mut().zip(sums).filter(|(_, sum)| sum.count > 0) {
-            *mean = Average { coord: sum.coord.map(|x| x / sum.count as f64), ..sum };
+    let kernel = Averages { means: [1, 2, 3, 4].map(start).to_vec() };
+    let options = Options { accelerators: Some(1), ..Options::default() };
+    let (input, progress) = (Input::open(file)?, Progress::default());
+    let task = KernelTask::new(&kernel, &input, None, &options, &progress)?;
+    let mut means = kernel.means.clone();
+    // Each round is a job with the means that the one before found; nodes stay.
+    let rounds = |queue: &Queue<'_>| {
+        for _ in 0..ROUNDS {
+            let job = queue.submit(0, Some(&Records::of(&means).to_bytes()))?;
+            let sums = task.result(queue.wait(job)?)?;
+            for (mean, sum) in means.iter_mut().zip(sums).filter(|(_, sum)| sum.count > 0) {
+                *mean = Average { coord: sum.coord.map(|x| x / sum.count as f64), ..sum };
+            }
         }
-    }
-    Ok(means)
+        Ok::<_, Box<dyn Error + Send + Sync>>(means)
+    };
+    let (means, _) = run_local_led(NODES, &[&task], &Config::default(), rounds)?;
+    means.map_err(|error| -> Box<dyn Error> { error })
 }
 
 #[cfg(test)]

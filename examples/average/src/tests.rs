@@ -1,4 +1,4 @@
-use cellway::Kernel;
+use cellway::{Config, Kernel};
 
 use super::*;
 

@@ -10,10 +10,11 @@ use serde_bytes::ByteBuf;
 use stream::Stats;
 
 use super::fetch::{Came, Fetch};
+use super::jobs::{Jobs, KNOWN_MAX};
 use super::keep::Settler;
 use super::{Bring, Brought, ClusterError, Config, OWN_MAX, caught};
 use crate::node::{Action, Event, Left};
-use crate::task::{Description, Ended, Session, Task};
+use crate::task::{Description, Ended, Of, Session, Task};
 use crate::wire::{Message, RESULT_BYTES_MAX};
 use crate::{Failure, JobId, Lease, LeaseId, Node, NodeId, ToManager, ToNode};
 
@@ -47,10 +48,10 @@ pub(super) struct Compute<'scope, 'env> {
     /// Of this peer, or another.
     manager: NodeId,
     node: Node,
-    tasks: &'env [&'env dyn Task],
+    jobs: Jobs<'env>,
     actions: Vec<Action<ByteBuf>>,
     /// Units of the jobs that it was told of, or why they cannot be done here.
-    jobs: BTreeMap<JobId, Result<u64, String>>,
+    told: BTreeMap<JobId, Result<u64, String>>,
     /// Why none of them can.
     unfit: Option<String>,
     /// Bytes that are sent.
@@ -88,9 +89,9 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             own,
             manager,
             node: Node::new(config.hello.clone()).patience(config.patience),
-            tasks,
+            jobs: Jobs::new(tasks),
             actions: Vec::new(),
-            jobs: BTreeMap::new(),
+            told: BTreeMap::new(),
             unfit: config.unfit.clone(),
             fetch: Fetch::new(own, config.ship),
             beside: None,
@@ -175,16 +176,21 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         self.on(now, event, out);
     }
 
-    /// Whether this node can do that job.
-    pub(super) fn job(&mut self, job: JobId, description: &Description) {
-        let fits = match self.task(job) {
-            Some(task) => {
-                let joins = task.join(description);
-                joins.and_then(|()| self.fetch.job(job, description, task))
-            }
-            None => Err("this node has fewer jobs than the manager; start all alike".to_owned()),
-        };
-        self.jobs.insert(job, fits.map(|()| description.units()));
+    /// Whether this node can do that job, which is that task.
+    pub(super) fn job(&mut self, job: JobId, number: u32, description: &Description) {
+        let task = self.jobs.open(job, number, &description.parameters);
+        let fits = task.and_then(|task| {
+            task.join(description)?;
+            self.fetch.job(job, description, &*task)
+        });
+        self.told.insert(job, fits.map(|()| description.units()));
+        if self.told.len() > KNOWN_MAX
+            && let Some(oldest) = self.told.keys().copied().find(|known| *known != job)
+        {
+            self.told.remove(&oldest);
+            self.jobs.close(oldest);
+            self.fetch.forget(oldest);
+        }
     }
 
     pub(super) fn ended(
@@ -243,12 +249,21 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             works.take_if(|works| works.id == session);
         }
         let error = match ended {
-            Ok(stats) => return self.stats.push(*stats),
+            Ok(stats) => return self.worked(*stats),
             Err(error) => error,
         };
         let held = self.given.iter().filter(|(_, given)| given.to == session);
         for lease in held.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.ended(now, lease, Ended::Failed(self.failure(&error)), out);
+        }
+    }
+
+    /// Of very many jobs the last ones are told of together.
+    fn worked(&mut self, stats: Stats) {
+        let is_full = self.stats.len() >= KNOWN_MAX;
+        match self.stats.last_mut() {
+            Some(last) if is_full => last.add(&stats),
+            _ => self.stats.push(stats),
         }
     }
 
@@ -303,7 +318,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         let given = self.given.values().map(|given| given.lease);
         let units = given.map(|lease| (lease.job, lease.first, lease.first + lease.units - 1));
         let names = units.filter_map(|(job, first, last)| {
-            Some(format!("{}: unit {first} to {last}", self.task(job)?.description().kernel))
+            Some(format!("{}: unit {first} to {last}", self.jobs.get(job)?.description().kernel))
         });
         let names = names.collect::<Vec<_>>().join("; ");
         let what = "has not ended, and was done by others";
@@ -319,10 +334,6 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             Some(Left::Refused(why)) => Ok((stats, Some(format!("node {}: {why}", self.own.0)))),
             Some(why) => Err(ClusterError::Left { node: self.own, why }),
         }
-    }
-
-    fn task(&self, job: JobId) -> Option<&'env dyn Task> {
-        self.tasks.get(usize::try_from(job.0).ok()?).copied()
     }
 
     fn on(&mut self, now: Duration, event: Event<ByteBuf>, out: &mut Vec<(NodeId, Message)>) {
@@ -376,14 +387,14 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     }
 
     fn compute(&mut self, now: Duration, lease: &Lease, out: &mut Vec<(NodeId, Message)>) {
-        let known = match self.jobs.get(&lease.job) {
+        let known = match self.told.get(&lease.job) {
             // What it was told of that job did not come.
             None => return self.garbled(now, out),
             Some(known) => known.as_ref().map_err(String::as_str),
         };
-        let refused = match (known, self.task(lease.job)) {
+        let refused = match (known, self.jobs.get(lease.job)) {
             (Ok(units), Some(task)) if lease.is_within(*units) => {
-                match self.works(lease, task) {
+                match self.works(lease, &task) {
                     Ok(to) => {
                         let given = Given { to: to.id, lease: *lease };
                         self.given.insert(lease.id, given);
@@ -407,7 +418,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     }
 
     /// What computes that lease; what computed others is to end.
-    fn works(&mut self, lease: &Lease, task: &'env dyn Task) -> Result<Works<'env>, String> {
+    fn works(&mut self, lease: &Lease, task: &Of<'env>) -> Result<Works<'env>, String> {
         let job = lease.job;
         let kind: Kind = (job, self.fetch.was_sent(lease.id));
         for works in [&mut self.beside, &mut self.own_thread] {
@@ -441,7 +452,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     fn begin(
         &mut self,
         kind: Kind,
-        task: &'env dyn Task,
+        task: &Of<'env>,
         brings: fn(&Bring, Brought),
     ) -> Result<Works<'env>, String> {
         let sent = kind.1.then(|| self.fetch.input(kind.0)).transpose()?;

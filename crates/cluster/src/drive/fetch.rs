@@ -137,6 +137,11 @@ impl Fetch {
         }
     }
 
+    /// That job is not known any more.
+    pub(super) fn forget(&mut self, job: JobId) {
+        self.jobs.remove(&job);
+    }
+
     /// The bytes of a lease are to be there: whether they are to be sent.
     pub(super) fn begin(&mut self, lease: &Lease) -> bool {
         let Some(job) = self.jobs.get_mut(&lease.job) else { return false };

@@ -1,6 +1,6 @@
 //! What a manager tells its nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::task::Description;
@@ -12,36 +12,45 @@ pub(super) struct Group {
     told: BTreeSet<(NodeId, JobId)>,
     /// Those that were not told yet that all is done.
     expected: BTreeSet<NodeId>,
+    /// Those that were refused, or left, for they would do something else.
+    refused: BTreeMap<NodeId, String>,
     /// When to wait for them no more.
     ends: Option<Duration>,
 }
 
 impl Group {
     pub(super) fn new(expected: impl Iterator<Item = NodeId>) -> Self {
-        Self { told: BTreeSet::new(), expected: expected.collect(), ends: None }
+        let (told, refused) = (BTreeSet::new(), BTreeMap::new());
+        Self { told, expected: expected.collect(), refused, ends: None }
     }
 
     /// Tells a node, of a lease's job beforehand what that is.
-    pub(super) fn tell<'d>(
+    pub(super) fn tell(
         &mut self,
         node: NodeId,
         message: ToNode,
-        description_of: impl FnOnce(JobId) -> Option<&'d Description>,
+        task_of: impl FnOnce(JobId) -> Option<(u32, Description)>,
         out: &mut Vec<(NodeId, Message)>,
     ) {
         match &message {
             ToNode::Welcome { .. } => self.told.retain(|(of, _)| *of != node),
             ToNode::Lease { lease: crate::Lease { job, .. }, .. } => {
                 if self.told.insert((node, *job))
-                    && let Some(description) = description_of(*job)
+                    && let Some((task, description)) = task_of(*job)
                 {
-                    out.push((node, Message::Job(*job, description.clone())));
+                    out.push((node, Message::Job(*job, task, description)));
                 }
             }
-            ToNode::Refused(_) | ToNode::Dismissed { .. } => self.leaves(node),
+            ToNode::Refused(why) => self.unfit(node, format!("node {}: {why}", node.0)),
+            ToNode::Dismissed { .. } => self.leaves(node),
             ToNode::Withdraw { .. } | ToNode::Fenced { .. } | ToNode::Alive { .. } => {}
         }
         out.push((node, Message::ToNode(message)));
+    }
+
+    /// That job is over.
+    pub(super) fn ended(&mut self, job: JobId) {
+        self.told.retain(|(_, told)| *told != job);
     }
 
     /// It is not to be waited for.
@@ -52,6 +61,17 @@ impl Group {
     /// Those that are still to be told are another manager's.
     pub(super) fn give_up(&mut self, but: NodeId) -> Vec<NodeId> {
         self.expected.extract_if(.., |node| *node != but).collect()
+    }
+
+    /// Nor is one that would do something else.
+    pub(super) fn unfit(&mut self, node: NodeId, why: String) {
+        self.leaves(node);
+        self.refused.insert(node, why);
+    }
+
+    /// Why nodes are done without.
+    pub(super) fn refused(&self) -> impl Iterator<Item = String> {
+        self.refused.values().cloned()
     }
 
     /// They will come, for the manager they had is lost or unfit.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::thread::Scope;
 use std::time::Duration;
 
@@ -10,20 +11,24 @@ use serde_bytes::ByteBuf;
 use stream::Piece;
 
 use super::group::Group;
+use super::jobs::Jobs;
 use super::keep::{Keep, Step, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
+use super::queue::{Order, Queue};
 use super::ship::{Asked, Shipper};
 use super::{Bring, ClusterError, Config, MANAGER, Report, caught};
 use crate::manager::{Action, Event, MergeId, Merging};
 use crate::task::{Description, Task};
 use crate::wire::Message;
-use crate::{Counters, Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager};
+use crate::{Counters, Epoch, JobError, JobId, Lease, LeaseId, Manager, NodeId, ToManager, ToNode};
 
 pub(super) struct Manage<'env> {
     manager: Manager<Held>,
     on_loss: Option<fn(Counters)>,
-    tasks: &'env [&'env dyn Task],
+    /// What gives jobs; else there is one for each task.
+    queue: Option<Arc<Queue<'env>>>,
+    jobs: Jobs<'env>,
     actions: Vec<Action<Held>>,
     merges: Merges<'env>,
     /// Those that wait for a record.
@@ -46,24 +51,27 @@ pub(super) struct Manage<'env> {
 
 impl<'env> Manage<'env> {
     pub(super) fn new<'scope>(
-        tasks: &'env [&'env dyn Task],
+        (tasks, queue): (&'env [&'env dyn Task], Option<Arc<Queue<'env>>>),
         config: &Config,
         layout: Layout,
         bring: &Bring,
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
+        let jobs = queue.as_ref().map_or_else(|| Jobs::new(tasks), |queue| queue.jobs());
+        queue.iter().for_each(|queue| queue.attach(bring.clone()));
         Self {
             manager: Manager::new(config.manager.clone()),
             on_loss: config.on_loss,
-            tasks,
+            queue,
+            jobs: jobs.clone(),
             actions: Vec::new(),
-            merges: Merges::new(tasks, bring.clone(), scope),
+            merges: Merges::new(jobs.clone(), bring.clone(), scope),
             held_back: Vec::new(),
             keep: None,
             is_submitted: false,
             failure: None,
             unrecorded: None,
-            shipper: Shipper::new(tasks, bring.clone(), scope),
+            shipper: Shipper::new(jobs, bring.clone(), scope),
             timer: None,
             results: BTreeMap::new(),
             layout,
@@ -81,8 +89,12 @@ impl<'env> Manage<'env> {
     ) {
         let (keep, done) = kept.unzip();
         self.keep = keep;
-        for (task, number) in self.tasks.iter().zip(0..) {
-            self.on(now, Event::Submit(JobId(number), task.spec()), out);
+        let tasks = if self.queue.is_none() { self.jobs.tasks() } else { &[] };
+        for (task, number) in tasks.iter().zip(0..) {
+            let job = JobId(number.into());
+            // Its own parameters it takes.
+            let _ = self.jobs.open(job, number, &task.description().parameters);
+            self.on(now, Event::Submit(job, task.spec()), out);
         }
         for Piece { job, units, part } in done.into_iter().flatten() {
             let job = JobId(job);
@@ -90,16 +102,36 @@ impl<'env> Manage<'env> {
             let held = self.held(job, units.iter().cloned().collect(), ByteBuf::from(part));
             self.on(now, Event::Recorded { job, units, result: held }, out);
         }
-        self.is_submitted = true;
+        self.is_submitted = self.queue.is_none();
         self.go_on(now, out);
+    }
+
+    /// Does what who leads wants.
+    pub(super) fn ordered(
+        &mut self,
+        now: Duration,
+        order: &Order,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        match *order {
+            Order::Submit(job) => {
+                if let Some(task) = self.jobs.get(job) {
+                    self.on(now, Event::Submit(job, task.spec()), out);
+                }
+            }
+            Order::Abort(job) => self.on(now, Event::Abort(job), out),
+            Order::Leave(node) => self.on(now, Event::Leave(node), out),
+            Order::Close => {
+                self.is_submitted = true;
+                self.go_on(now, out);
+            }
+        }
     }
 
     /// The result of units, which are to be recorded.
     fn held(&mut self, job: JobId, units: Units, saved: ByteBuf) -> Held {
-        let is_empty = self
-            .tasks
-            .get(job.0 as usize)
-            .is_some_and(|task| task.spec().merging == Merging::Nothing);
+        let task = self.jobs.get(job);
+        let is_empty = task.is_some_and(|task| task.spec().merging == Merging::Nothing);
         if let Some(keep) = self.keep.as_mut().filter(|_| is_empty) {
             keep.done(job, units.clone());
         }
@@ -122,7 +154,7 @@ impl<'env> Manage<'env> {
 
     /// Tells that these units are done: once, whoever computed them and how often.
     fn count(&self, job: JobId, units: Range<u64>) {
-        if let Some(task) = self.tasks.get(job.0 as usize) {
+        if let Some(task) = self.jobs.get(job) {
             task.done(units);
         }
     }
@@ -205,16 +237,15 @@ impl<'env> Manage<'env> {
     /// All results that there are.
     fn pieces(&self) -> Result<Vec<Piece>, String> {
         let held = self.held_back.iter();
-        let held =
-            held.flat_map(|pair| [&pair.into, &pair.from].map(|of| (JobId(pair.job as u64), of)));
+        let held = held.flat_map(|pair| [&pair.into, &pair.from].map(|of| (pair.job, of)));
         let over = self
             .results
             .iter()
             .filter_map(|(job, result)| Some((*job, result.as_ref().ok()?.as_ref()?)));
         let all = self.manager.results().chain(held).chain(over);
         all.map(|(job, held)| {
-            let task = self.tasks.get(job.0 as usize).ok_or("there is no such job")?;
-            held.piece(job, *task)
+            let task = self.jobs.get(job).ok_or("there is no such job")?;
+            held.piece(job, &*task)
         })
         .collect()
     }
@@ -234,7 +265,15 @@ impl<'env> Manage<'env> {
         out: &mut Vec<(NodeId, Message)>,
     ) {
         match &message {
-            ToManager::Unfit { .. } => self.group.leaves(node),
+            ToManager::Unfit { why, .. } => self.group.unfit(node, why.clone()),
+            ToManager::Hello(hello) if let Some(why) = self.jobs.unlike(&hello.tasks) => {
+                self.on(now, Event::Refuse(node, why), out);
+                // Those that it was to manage will come, as it is about to say.
+                if self.layout.below(node).next().is_none() {
+                    self.fail_if_deserted(now, out);
+                }
+                return;
+            }
             // What it put before, others told of.
             ToManager::Hello(_) if self.layout.above(node) != MANAGER => {
                 self.keep.iter_mut().for_each(|keep| keep.joined(node));
@@ -330,9 +369,15 @@ impl<'env> Manage<'env> {
         self.manager.is_drained() && self.group.is_over(now)
     }
 
+    /// Why nodes were done without.
+    pub(super) fn refused(&self) -> Vec<String> {
+        self.group.refused().collect()
+    }
+
     pub(super) fn end(mut self) -> Result<Report, ClusterError> {
         let mut results = Vec::new();
-        for (task, number) in self.tasks.iter().zip(0..) {
+        let tasks = if self.queue.is_none() { self.jobs.tasks() } else { &[] };
+        for (task, number) in tasks.iter().zip(0..) {
             let lacks = || ClusterError::Result("a job has no end; this is a bug".to_owned());
             let result = self.results.remove(&JobId(number)).ok_or_else(lacks)?;
             results.push(match result {
@@ -365,17 +410,23 @@ impl<'env> Manage<'env> {
     fn carry_out(&mut self, action: Action<Held>, out: &mut Vec<(NodeId, Message)>) {
         match action {
             Action::Tell(node, message) => {
-                let task = |job: JobId| self.tasks.get(job.0 as usize);
-                let description_of = |job| task(job).map(|task| task.description());
-                self.group.tell(node, message, description_of, out);
+                if matches!(message, ToNode::Refused(_)) {
+                    // Those of its group come instead, also where all is done.
+                    self.group.expect(self.layout.below(node));
+                }
+                let task_of = |job| {
+                    let task = self.jobs.get(job)?;
+                    Some((self.jobs.number(job)?, task.description().clone()))
+                };
+                self.group.tell(node, message, task_of, out);
             }
             Action::Merge { id, job, into, from } => {
-                self.merge(Pair { id, job: job.0 as usize, into, from });
+                self.merge(Pair { id, job, into, from });
             }
             Action::Drop(_) => {}
             Action::Finished { job, result } => self.ended(job, Ok(result)),
             Action::Failed { job, error } => {
-                let task = self.tasks.get(job.0 as usize);
+                let task = self.jobs.get(job);
                 let error = match task {
                     Some(task) => located(error, task.description()),
                     None => error,
@@ -387,11 +438,15 @@ impl<'env> Manage<'env> {
     }
 
     fn ended(&mut self, job: JobId, result: Result<Option<Held>, JobError>) {
+        self.group.ended(job);
+        if let Some(queue) = &self.queue {
+            return queue.ended(job, result);
+        }
         self.results.insert(job, result);
         let Some(keep) = &mut self.keep else { return };
         if self.results.values().any(Result::is_err) {
             keep.give_up();
-        } else if self.results.len() == self.tasks.len() {
+        } else if self.results.len() == self.jobs.tasks().len() {
             keep.all_done();
         }
     }

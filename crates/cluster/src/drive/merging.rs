@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use serde_bytes::ByteBuf;
 use stream::Piece;
 
+use super::jobs::Jobs;
 use super::keep::Units;
 use super::{Bring, Brought, OWN_MAX, caught};
 use crate::manager::MergeId;
 use crate::task::{Part, Task};
 use crate::{Epoch, JobId, LeaseId};
+
+const NO_JOB: &str = "there is no such job";
 
 /// The result of a lease.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ enum What {
     /// As it came.
     Saved(ByteBuf),
     /// As it was merged, and of which job.
-    Part(usize, Part),
+    Part(JobId, Part),
 }
 
 impl Held {
@@ -47,18 +50,18 @@ impl Held {
         }
     }
 
-    fn merge(mut self, mut from: Self, job: usize, task: &dyn Task) -> Result<Self, String> {
+    fn merge(mut self, mut from: Self, job: JobId, task: &dyn Task) -> Result<Self, String> {
         let mut units = std::mem::take(&mut self.units);
         units.add_all(std::mem::take(&mut from.units));
         let part = task.merge(self.load(task)?, from.load(task)?)?;
         Ok(Self { what: What::Part(job, part), units })
     }
 
-    fn save(self, tasks: &[&dyn Task]) -> Result<ByteBuf, String> {
+    fn save(self, jobs: &Jobs<'_>) -> Result<ByteBuf, String> {
         match self.what {
             What::Saved(saved) => Ok(saved),
             What::Part(job, part) => {
-                let task = tasks.get(job).ok_or("there is no such job")?;
+                let task = jobs.get(job).ok_or(NO_JOB)?;
                 Ok(ByteBuf::from(task.save(&part)?))
             }
         }
@@ -76,7 +79,7 @@ impl Held {
 /// Two results to be merged.
 pub(super) struct Pair {
     pub(super) id: MergeId,
-    pub(super) job: usize,
+    pub(super) job: JobId,
     pub(super) into: Held,
     pub(super) from: Held,
 }
@@ -89,18 +92,18 @@ enum Work {
 }
 
 impl Work {
-    fn done(self, tasks: &[&dyn Task]) -> Brought {
+    fn done(self, jobs: &Jobs<'_>) -> Brought {
         match self {
             Self::Merge(Pair { id, job, into, from }) => {
                 let began = Instant::now();
                 let merged = caught("a merge", || {
-                    let task = tasks.get(job).ok_or("there is no such job")?;
-                    into.merge(from, job, *task)
+                    let task = jobs.get(job).ok_or(NO_JOB)?;
+                    into.merge(from, job, &*task)
                 });
                 Brought::Merged(id, merged, began.elapsed())
             }
             Self::Save(epoch, lease, held) => {
-                let saved = caught("a kernel", || held.save(tasks));
+                let saved = caught("a kernel", || held.save(jobs));
                 Brought::Saved(epoch, lease, saved)
             }
         }
@@ -108,7 +111,7 @@ impl Work {
 }
 
 pub(super) struct Merges<'env> {
-    tasks: &'env [&'env dyn Task],
+    jobs: Jobs<'env>,
     aside: Sender<Work>,
     /// Merges under way.
     running: usize,
@@ -119,14 +122,14 @@ pub(super) struct Merges<'env> {
 
 impl<'env> Merges<'env> {
     pub(super) fn new<'scope>(
-        tasks: &'env [&'env dyn Task],
+        jobs: Jobs<'env>,
         bring: Bring,
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
         let (aside, works) = mpsc::channel::<Work>();
-        let brings = bring.clone();
-        scope.spawn(move || works.into_iter().for_each(|work| brings.bring(work.done(tasks))));
-        Self { tasks, aside, running: 0, took: Duration::MAX, bring }
+        let (brings, of) = (bring.clone(), jobs.clone());
+        scope.spawn(move || works.into_iter().for_each(|work| brings.bring(work.done(&of))));
+        Self { jobs, aside, running: 0, took: Duration::MAX, bring }
     }
 
     pub(super) fn running(&self) -> usize {
@@ -154,7 +157,7 @@ impl<'env> Merges<'env> {
 
     fn work(&self, work: Work) {
         if self.took <= OWN_MAX {
-            return self.bring.leave(work.done(self.tasks));
+            return self.bring.leave(work.done(&self.jobs));
         }
         // Its thread ends after this.
         let _ = self.aside.send(work);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use super::compute::{Compute, Worked, Works};
 use super::keep::Keep;
 use super::layout::Layout;
 use super::manage::Manage;
+use super::queue::Queue;
 use super::ship::Asked;
 use super::submanage::Submanage;
 use super::{
@@ -21,7 +23,7 @@ use super::{
 };
 use crate::NodeId;
 use crate::node::Left;
-use crate::task::Task;
+use crate::task::{Task, said};
 use crate::transport::{Endpoint, Received};
 use crate::wire::{Message, Packet};
 
@@ -47,6 +49,8 @@ pub(super) struct Peer<'scope, 'env> {
     above: NodeId,
     /// Those that are gone.
     lost: BTreeSet<NodeId>,
+    /// The first one is, for all was done.
+    has_root_ended: bool,
     manage: Option<Manage<'env>>,
     /// What the manager keeps, till it starts.
     kept: Option<(Keep, Vec<Piece>)>,
@@ -59,6 +63,9 @@ pub(super) struct Peer<'scope, 'env> {
     ahead: u32,
     quiet: u32,
 }
+
+/// What came of jobs at the manager, how the node worked, who was refused, and what hangs.
+type Did = (Option<Report>, Worked, Vec<String>, Option<String>);
 
 /// Tells those that their manager is none, and the one of all that they will come.
 pub(super) fn orphaned(nodes: Vec<NodeId>) -> impl Iterator<Item = (NodeId, Message)> {
@@ -73,7 +80,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         tasks: &'env [&'env dyn Task],
         config: &Config,
         scope: &'scope Scope<'scope, 'env>,
-        journal: Option<Pieces<'env>>,
+        (journal, queue): (Option<Pieces<'env>>, Option<Arc<Queue<'env>>>),
     ) -> Result<Self, ClusterError> {
         let (to, brought) = mpsc::channel();
         let bring = Bring { to, waker: endpoint.waker() };
@@ -83,8 +90,9 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let mut config = config.clone();
         // Of these all may be there, whatever the limit for those that come later.
         config.manager.nodes_max = config.manager.nodes_max.max(peers as usize);
+        config.hello.tasks = said(tasks);
         let config = &config;
-        let manage = manages.then(|| Manage::new(tasks, config, layout, &bring, scope));
+        let manage = manages.then(|| Manage::new((tasks, queue), config, layout, &bring, scope));
         let is_fit = config.unfit.is_none();
         let has_group = !manages && is_fit && layout.below(own).next().is_some();
         let submanage =
@@ -106,6 +114,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             layout,
             above,
             lost: BTreeSet::new(),
+            has_root_ended: false,
             manage,
             kept,
             submanage,
@@ -119,9 +128,9 @@ impl<'scope, 'env> Peer<'scope, 'env> {
 
     pub(super) fn run(mut self) -> Result<Ran, ClusterError> {
         match self.work() {
-            Ok((report, (stats, unfit), hangs)) => {
+            Ok((report, (stats, unfit), refused, hangs)) => {
                 let farewell = Farewell { endpoint: self.endpoint, linger: self.linger };
-                Ok(Ran { report, stats, unfit, hangs, farewell })
+                Ok(Ran { report, stats, unfit, hangs, refused, farewell })
             }
             Err(error) => {
                 // What went wrong matters more than whether the others hear of it.
@@ -131,7 +140,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         }
     }
 
-    fn work(&mut self) -> Result<(Option<Report>, Worked, Option<String>), ClusterError> {
+    fn work(&mut self) -> Result<Did, ClusterError> {
         let now = self.now();
         let mut out = Vec::new();
         if let Some(manage) = &mut self.manage {
@@ -161,11 +170,16 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             self.take(brought, &mut out);
         }
         let hangs = self.compute.as_ref().and_then(Compute::hangs);
+        let refused = match (&self.manage, &self.submanage) {
+            (Some(manage), _) => manage.refused(),
+            (None, Some(group)) => group.refused(),
+            (None, None) => Vec::new(),
+        };
         let worked = self.compute.take().map(Compute::end).transpose();
         let report = self.manage.take().map(Manage::end).transpose();
         let group = self.submanage.take().map(Submanage::end).transpose();
         let (stats, unfit) = worked?.unwrap_or_default();
-        Ok((report?, (stats, unfit.or(group?.flatten())), hangs))
+        Ok((report?, (stats, unfit.or(group?.flatten())), refused, hangs))
     }
 
     /// Goes on, while this thread computes too.
@@ -372,11 +386,16 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             _ if !is_of_manager => {}
             (Message::ToNode(message), _, Some(group), _) => group.told(now, message, out),
             (Message::ToNode(message), .., Some(compute)) => compute.told(now, message, out),
-            (Message::Job(job, description), _, Some(group), _) => {
-                group.job(now, job, description, out);
+            (Message::Job(job, task, description), _, Some(group), _) => {
+                group.job(now, (job, task), description, out);
             }
-            (Message::Job(job, description), .., Some(compute)) => compute.job(job, &description),
-            (Message::Orphans(_), ..) => self.lost_above(Left::Lost, out),
+            (Message::Job(job, task, description), .., Some(compute)) => {
+                compute.job(job, task, &description);
+            }
+            (Message::Orphans(_), ..) => {
+                let why = if self.has_root_ended { Left::Dismissed } else { Left::Lost };
+                self.lost_above(why, out);
+            }
             (Message::Settle(number), _, Some(group), _) => group.settle(number, out),
             (Message::Settle(number), .., Some(compute)) => compute.settle(number),
             _ => {}
@@ -408,6 +427,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
     fn lost(&mut self, peer: NodeId, why: Left, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
         self.lost.insert(peer);
+        self.has_root_ended |= peer == MANAGER && why == Left::Dismissed;
         if let Some(manage) = &mut self.manage {
             // One that ended let those below it go.
             let orphans = self.layout.below(peer).filter(|_| why == Left::Lost);
@@ -478,6 +498,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 let after = recorded.map(|due| due.saturating_duration_since(Instant::now()));
                 manage.recorded(now, after, out);
             }
+            (Brought::Order(order), Some(manage), ..) => manage.ordered(now, &order, out),
             (Brought::Read(node, message), Some(manage), ..) => {
                 manage.read(node);
                 out.push((node, message));

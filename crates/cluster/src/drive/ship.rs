@@ -6,8 +6,8 @@ use std::thread::Scope;
 
 use serde_bytes::ByteBuf;
 
+use super::jobs::Jobs;
 use super::{Bring, Brought, caught};
-use crate::task::Task;
 use crate::wire::Message;
 use crate::{JobId, LeaseId, NodeId};
 
@@ -23,9 +23,12 @@ pub enum Ship {
     Bytes,
 }
 
-/// The longest lease where all are sent, unless a unit is longer: nothing of it is
-/// computed before all of it is there.
-pub(super) const LEASE_BYTES_MAX: u64 = 8 << 20;
+/// What a node has for leases where all are sent: nothing of one is computed before all of it
+/// is there, so they are to be short.
+pub(super) const SENT_BYTES: u64 = 16 << 20;
+
+/// What it has where others read: their leases may go to it too.
+pub(super) const SENT_BYTES_MAX: u64 = 128 << 20;
 
 /// A node asks for so many bytes at a time,
 pub(super) const CHUNK_BYTES: u64 = 256 << 10;
@@ -64,7 +67,7 @@ pub(super) struct Shipper {
 
 impl Shipper {
     pub(super) fn new<'scope, 'env>(
-        tasks: &'env [&'env dyn Task],
+        jobs: Jobs<'env>,
         bring: Bring,
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
@@ -73,7 +76,7 @@ impl Shipper {
         scope.spawn(move || {
             for Asked { node, job, lease, offset, len } in all {
                 let bytes = caught("a read", || {
-                    let task = job.and_then(|job| tasks.get(usize::try_from(job.0).ok()?));
+                    let task = job.and_then(|job| jobs.get(job));
                     let task = task.ok_or("nobody waits for that job")?;
                     let end = offset.checked_add(len).ok_or("there are no such bytes")?;
                     task.bytes(offset..end)
@@ -129,7 +132,7 @@ mod tests {
         let ((to, brought), waker) = (mpsc::channel(), Waker::noop().clone());
         let bring = Bring { to, waker };
         std::thread::scope(|scope| {
-            let mut shipper = Shipper::new(&[], bring, scope);
+            let mut shipper = Shipper::new(Jobs::new(&[]), bring, scope);
             let lease = LeaseId(1);
             let mut ask = |node, offset, len| {
                 shipper.ask(Asked { node: NodeId(node), job: Some(JobId(0)), lease, offset, len });

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_bytes::ByteBuf;
 
 use super::group::Group;
+use super::jobs::{Jobs, KNOWN_MAX};
 use super::keep::{Settler, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
@@ -15,7 +16,7 @@ use super::{Bring, ClusterError, Config};
 use crate::manager::{self, MergeId};
 use crate::node::{self, Left};
 use crate::submanager::{Action, BUFFERS, Event};
-use crate::task::{Description, Task};
+use crate::task::{Description, Has, Task};
 use crate::wire::{Message, RESULT_BYTES_MAX};
 use crate::{
     Epoch, Failure, Hello, JobId, JobSpec, LeaseId, NodeId, Submanager, ToManager, ToNode,
@@ -31,14 +32,16 @@ pub(super) struct Submanage<'scope, 'env> {
     own: NodeId,
     above: NodeId,
     submanager: Submanager<Held>,
-    tasks: &'env [&'env dyn Task],
+    jobs: Jobs<'env>,
     actions: Vec<Action<Held>>,
     merges: Merges<'env>,
     group: Group,
     /// Other peers of the group.
     below: Vec<NodeId>,
+    /// Whether a manager above took it: one that differs is not this one then.
+    is_fit: bool,
     /// What it was told of jobs.
-    jobs: BTreeMap<JobId, Description>,
+    told: BTreeMap<JobId, (u32, Description)>,
     settling: Option<Settling>,
     left: Option<Left>,
     /// Why a node left that could not do what it was given: the last one.
@@ -60,7 +63,9 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         scope: &'scope Scope<'scope, 'env>,
     ) -> Self {
         let Config { manager, hello, patience, .. } = config;
-        let hello = Hello { buffers: BUFFERS, nodes: layout.nodes(own), ..hello.clone() };
+        // Each of its nodes says what it holds itself.
+        let (buffers, nodes, buffer_bytes) = (BUFFERS, layout.nodes(own), u64::MAX);
+        let hello = Hello { buffers, nodes, buffer_bytes, ..hello.clone() };
         let manager = manager::Config {
             // A node that only joins anew is there again by then.
             join_wait: 2 * manager.deadline,
@@ -68,16 +73,18 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
             ..manager.clone()
         };
         let below: Vec<_> = layout.below(own).collect();
+        let jobs = Jobs::new(tasks);
         Self {
             own,
             above: layout.above(own),
             submanager: Submanager::new(hello, manager, Held::nothing).patience(*patience),
-            tasks,
+            jobs: jobs.clone(),
             actions: Vec::new(),
-            merges: Merges::new(tasks, bring.clone(), scope),
+            merges: Merges::new(jobs, bring.clone(), scope),
             group: Group::new(below.iter().copied().chain([own])),
             below,
-            jobs: BTreeMap::new(),
+            is_fit: false,
+            told: BTreeMap::new(),
             settling: None,
             left: None,
             unfit: None,
@@ -130,9 +137,10 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         message: ToNode,
         out: &mut Vec<(NodeId, Message)>,
     ) {
+        self.is_fit |= matches!(message, ToNode::Welcome { .. });
         let event = match &message {
             // What it was told of that job did not come.
-            ToNode::Lease { lease, .. } if !self.jobs.contains_key(&lease.job) => {
+            ToNode::Lease { lease, .. } if !self.told.contains_key(&lease.job) => {
                 node::Event::Garbled
             }
             _ => node::Event::Told(message),
@@ -140,41 +148,58 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         self.on(now, Event::Above(event), out);
     }
 
-    /// A job above, whose results are to be merged here.
+    /// A job above, which is that task; its results are to be merged here.
     pub(super) fn job(
         &mut self,
         now: Duration,
-        job: JobId,
+        (job, number): (JobId, u32),
         description: Description,
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        let task = usize::try_from(job.0).ok().and_then(|job| self.tasks.get(job));
-        let merging = match task {
-            Some(task) => {
-                description.check_kernel(task.description()).map(|()| task.spec().merging)
-            }
-            None => Err("it has fewer jobs than the manager; start all alike".to_owned()),
-        };
+        let task = self.jobs.open(job, number, &description.parameters);
+        let merging = task.and_then(|task| {
+            // It needs no input to merge.
+            let has = Has::of(task.description(), false);
+            has.check(&description, |_| false).map(|()| task.spec().merging)
+        });
         match merging {
             Ok(merging) => {
                 let Description { unit_bytes, lease_units, .. } = description;
                 let units = description.units();
                 self.submanager.describe(job, JobSpec { units, unit_bytes, merging, lease_units });
-                self.jobs.insert(job, description);
+                self.told.insert(job, (number, description));
+                self.forget_but(job);
             }
             Err(why) => self.leave(now, format!("node {}: {why}", self.own.0), out),
         }
     }
 
+    /// The oldest of too many jobs is one that is told of again if need be.
+    fn forget_but(&mut self, newest: JobId) {
+        if self.told.len() > KNOWN_MAX
+            && let Some(oldest) = self.told.keys().copied().find(|known| *known != newest)
+        {
+            self.told.remove(&oldest);
+            self.jobs.close(oldest);
+            self.group.ended(oldest);
+            self.submanager.forget(oldest);
+        }
+    }
+
     /// Others do without this manager; the root has its nodes.
     fn leave(&mut self, now: Duration, why: String, out: &mut Vec<(NodeId, Message)>) {
-        out.extend(orphaned(self.group.give_up(self.own)));
+        self.leave_group(out);
         self.on(now, Event::Above(node::Event::Unfit(why.clone())), out);
         if self.left.is_none() {
             // It was no member.
             self.left = Some(Left::Unfit(why));
             self.on(now, Event::Below(manager::Event::Drain), out);
         }
+    }
+
+    /// Its nodes are those of the root.
+    fn leave_group(&mut self, out: &mut Vec<(NodeId, Message)>) {
+        out.extend(orphaned(self.group.give_up(self.own)));
     }
 
     /// Something of the manager above cannot be read.
@@ -189,9 +214,19 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         message: ToManager<ByteBuf>,
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        if let ToManager::Unfit { why, .. } = &message {
-            self.group.leaves(node);
-            self.unfit = Some(why.clone());
+        match &message {
+            ToManager::Unfit { why, .. } => {
+                self.group.unfit(node, why.clone());
+                self.unfit = Some(why.clone());
+            }
+            ToManager::Hello(hello) if let Some(why) = self.jobs.unlike(&hello.tasks) => {
+                // It says hello again, when this one knows which of both would be refused above.
+                if self.is_fit {
+                    self.on(now, Event::Below(manager::Event::Refuse(node, why)), out);
+                }
+                return;
+            }
+            _ => {}
         }
         let message = message.map(|_, _, saved| Held::new(saved, Units::default()));
         self.on(now, Event::Below(manager::Event::From(node, message)), out);
@@ -330,6 +365,11 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         self.submanager.is_drained() && self.group.is_over(now)
     }
 
+    /// Why nodes of the group were done without.
+    pub(super) fn refused(&self) -> Vec<String> {
+        self.group.refused().collect()
+    }
+
     /// Why it left, where others do without it.
     pub(super) fn end(self) -> Result<Option<String>, ClusterError> {
         match self.left {
@@ -362,14 +402,19 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 out.push((self.above, Message::ToManager(message)));
             }
             Action::Tell(node, message) => {
-                let description_of = |job| self.jobs.get(&job);
-                self.group.tell(node, message, description_of, out);
+                let task_of = |job| self.told.get(&job).cloned();
+                self.group.tell(node, message, task_of, out);
             }
             Action::Merge { id, job, into, from } => {
-                self.merges.merge(Pair { id, job: job.0 as usize, into, from });
+                self.merges.merge(Pair { id, job, into, from });
             }
             Action::Drop(_) => {}
-            Action::Left(why) => self.left = Some(why),
+            Action::Left(why) => {
+                if matches!(why, Left::Refused(_)) {
+                    self.leave_group(out);
+                }
+                self.left = Some(why);
+            }
             Action::SetTimer(at) => self.timer = Some(at),
         }
     }

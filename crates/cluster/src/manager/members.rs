@@ -129,12 +129,25 @@ impl<R> Manager<R> {
             admitted => admitted,
         };
         match admitted {
+            Err(refusal) => return self.turn_away(node, refusal, before, actions),
             Ok(()) => self.admit(node, hello, actions),
-            Err(refusal) => {
-                self.counters.refused += 1;
-                actions.push(Action::Tell(node, ToNode::Refused(refusal)));
-            }
         }
+        if let Some(before) = before {
+            self.end(node, &before, actions);
+        }
+    }
+
+    /// Refuses a node, which may have been a member `before`.
+    pub(super) fn turn_away(
+        &mut self,
+        node: NodeId,
+        refusal: Refusal,
+        before: Option<Member>,
+        actions: &mut Vec<Action<R>>,
+    ) {
+        self.counters.refused += 1;
+        self.unfit = Some(format!("node {}: {refusal}", node.0));
+        actions.push(Action::Tell(node, ToNode::Refused(refusal)));
         if let Some(before) = before {
             self.end(node, &before, actions);
         }

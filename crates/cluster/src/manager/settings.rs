@@ -30,7 +30,8 @@ pub struct Config {
     pub buffers_max: u32,
     /// Jobs at a time.
     pub jobs_max: usize,
-    /// Bytes of a lease of one node, if a unit is no longer.
+    /// Bytes of a lease of one node, if a unit is no longer and its [buffer](Hello::buffer_bytes)
+    /// is no shorter.
     pub lease_bytes_max: u64,
     /// What giving and taking a lease costs the manager; leases are long enough
     /// that this is 2% of its time.
@@ -78,7 +79,7 @@ impl Config {
 
     /// Whether a node can work here.
     pub(crate) fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
-        let Hello { protocol, build, buffers, buffer_bytes, nodes: _ } = hello;
+        let Hello { protocol, build, buffers, buffer_bytes, nodes: _, tasks: _ } = hello;
         if *protocol != PROTOCOL {
             return Err(Refusal::Protocol { ours: PROTOCOL, theirs: *protocol });
         }

@@ -119,7 +119,7 @@ fn who_does_not_fit_is_told_what_differs() {
         did => panic!("{did:?}"),
     };
     let other = Hello { protocol: PROTOCOL + 1, ..fits.clone() };
-    assert!(says(&other, &mut bench).contains("protocol 2, this node 3"));
+    assert!(says(&other, &mut bench).contains("protocol 3, this node 4"));
     let other = Hello { build: "x".to_owned(), ..fits.clone() };
     assert!(says(&other, &mut bench).contains("this node x"));
     let other = Hello { buffers: 0, ..fits.clone() };
@@ -127,6 +127,12 @@ fn who_does_not_fit_is_told_what_differs() {
     bench.says(0, ToManager::Hello(fits.clone()));
     assert_eq!(says(&fits, &mut bench), Refusal::Full { nodes_max: 1 }.to_string());
     assert_eq!(bench.manager.counters().refused, 4);
+    // One that was a member is none any more.
+    let why = "another kernel".to_owned();
+    let did = bench.on(Event::Refuse(NodeId(0), why.clone()));
+    assert_eq!(did[0], Action::Tell(NodeId(0), ToNode::Refused(Refusal::Task { why })));
+    assert!(!bench.manager.has_member(NodeId(0)));
+    assert_eq!((bench.manager.counters().refused, bench.manager.counters().lost), (5, 1));
 }
 
 #[test]

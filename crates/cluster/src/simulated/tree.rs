@@ -50,7 +50,7 @@ impl Default for Settings {
 enum Role {
     Root(Box<Manager<Found>>),
     Inner(Box<Submanager<Found>>),
-    Leaf(Node),
+    Leaf(Box<Node>),
 }
 
 #[derive(Debug)]
@@ -187,7 +187,7 @@ impl Tree {
             return Role::Root(Box::new(Manager::new(config)));
         }
         if at >= self.inner().end {
-            return Role::Leaf(Node::new(Hello::default()));
+            return Role::Leaf(Box::new(Node::new(Hello::default())));
         }
         let config = Config { serial, join_wait: 2 * self.config.deadline, ..self.config.clone() };
         let nodes = self.nodes_below(at);

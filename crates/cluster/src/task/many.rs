@@ -262,7 +262,7 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
     }
 
     fn join(&self, description: &Description) -> Result<(), String> {
-        description.check(&self.description)?;
+        self.has().check(description, |_| false)?;
         if self.joined.get().is_some() {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -13,8 +13,8 @@ use storage::{Input, InputError, Output, Received};
 use stream::{Control, Head, Kernel, KernelError, Options, Progress};
 
 use super::{
-    Description, Joined, KernelSession, Part, Reads, Session, Task, Tell, load, merge, merging,
-    save, settle,
+    Adopt, Base, Description, Joined, KernelSession, Own, Part, Place, Reads, Session, Task, Tell,
+    adopt, load, merge, merging, save, settle, takes,
 };
 use crate::{JobSpec, Lease};
 
@@ -113,7 +113,8 @@ impl<'a, K: Kernel> RemoteTask<'a, K> {
             input: name.to_owned(),
             body: (0, 0),
             modified: (0, 0),
-            unit_bytes: 0,
+            // Those of the manager, if all are started alike.
+            unit_bytes: options.block_bytes.unwrap_or(0),
             lease_units: None,
             output: None,
             shipped: None,
@@ -130,7 +131,7 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
     }
 
     fn join(&self, description: &Description) -> Result<(), String> {
-        description.check_kernel(&self.description)?;
+        self.has().check(description, |_| false)?;
         if self.joined.get().is_some() {
             return Ok(());
         }
@@ -188,14 +189,27 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
         Some(self.progress.control())
     }
 
+    fn takes(&self, parameters: &[u8]) -> bool {
+        takes(self.kernel, parameters)
+    }
+
+    fn adopt<'t>(&'t self, parameters: &[u8]) -> Result<Option<Arc<dyn Adopt + 't>>, String> {
+        adopt(self, self.kernel, parameters)
+    }
+
     fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
+        Box::new(KernelSession::new(Own::Lent(self.kernel), self.place(sent), tell))
+    }
+}
+
+impl<K: Kernel<Part: 'static>> Base for RemoteTask<'_, K> {
+    fn place(&self, sent: Option<Input>) -> Place<'_> {
         let joined = self.joined.get();
         let mut options = self.options.clone();
         options.block_bytes = joined.map(|joined| joined.unit_bytes);
         let reads = sent.map(|sent| Reads::Sent(Box::new(sent)));
         let output = joined.and_then(|joined| joined.output.as_ref());
         // What does not step is not asked how long one thread takes.
-        let (to, lanes) = ((self.kernel, output), 1);
-        Box::new(KernelSession::new(to, reads, options, self.progress, lanes, tell))
+        Place { reads, output, options, progress: self.progress, lanes: 1 }
     }
 }

@@ -1,11 +1,12 @@
 //! Leases of one input on this machine.
 
-use storage::{Input, Output};
+use storage::Input;
 use stream::{
-    Direct, Drive, Kernel, Options, PlanError, Progress, Shares, Stats, StreamError, Unfound,
-    run_shares, step_shares,
+    Direct, Drive, Kernel, Options, PlanError, Shares, Stats, StreamError, Unfound, run_shares,
+    step_shares,
 };
 
+use super::of::{Own, Place};
 use super::{Ended, Session, Tell};
 use crate::{Failure, Lease, LeaseId};
 
@@ -16,42 +17,31 @@ pub(super) enum Reads<'t> {
 }
 
 pub(super) struct KernelSession<'t, K: Kernel> {
-    kernel: &'t K,
-    /// None of one that was begun without.
-    reads: Option<Reads<'t>>,
-    output: Option<&'t Output>,
-    options: Options,
-    progress: &'t Progress,
+    kernel: Own<'t, K>,
+    place: Place<'t>,
     shares: Shares<'t, K::Part>,
 }
 
 impl<'t, K: Kernel> KernelSession<'t, K> {
-    /// A single thread takes `lanes` times as long as the session's accelerators.
-    pub(super) fn new(
-        (kernel, output): (&'t K, Option<&'t Output>),
-        reads: Option<Reads<'t>>,
-        options: Options,
-        progress: &'t Progress,
-        lanes: u32,
-        tell: Tell<'t>,
-    ) -> Self {
-        let name = match &reads {
+    /// Without anything to read it computes nothing.
+    pub(super) fn new(kernel: Own<'t, K>, place: Place<'t>, tell: Tell<'t>) -> Self {
+        let name = match &place.reads {
             Some(Reads::Own(input)) => input.name(),
             Some(Reads::Sent(input)) => input.name(),
             None => kernel.name(),
         };
-        let name = name.to_owned();
+        let (name, lanes, saves) = (name.to_owned(), place.lanes, kernel.clone());
         let shares = Shares::new(move |number, found: Result<stream::Part<_>, _>| {
             let found = found.map(|found| stream::Part { took: found.took * lanes, ..found });
-            tell(LeaseId(number), ended(kernel, &name, found));
+            tell(LeaseId(number), ended(&*saves, &name, found));
         });
-        Self { kernel, reads, output, options, progress, shares }
+        Self { kernel, place, shares }
     }
 
     /// Where it reads, and how.
     fn input(&self) -> Result<(&Input, Options), StreamError> {
-        let mut options = self.options.clone();
-        let input = match &self.reads {
+        let mut options = self.place.options.clone();
+        let input = match &self.place.reads {
             Some(Reads::Own(input)) => *input,
             Some(Reads::Sent(input)) => {
                 // It is in memory.
@@ -84,14 +74,14 @@ impl<K: Kernel> Session for KernelSession<'_, K> {
 
     fn run(&self) -> Result<Stats, StreamError> {
         let (input, options) = self.input()?;
-        let Self { kernel, output, progress, shares, .. } = self;
-        run_shares(*kernel, input, *output, &options, progress, shares)
+        let Self { kernel, place, shares } = self;
+        run_shares(&**kernel, input, place.output, &options, place.progress, shares)
     }
 
     fn step(&self, drive: &mut Drive<'_>) -> Result<Stats, StreamError> {
         let (input, options) = self.input()?;
-        let Self { kernel, output, progress, shares, .. } = self;
-        step_shares(*kernel, input, *output, &options, progress, shares, drive)
+        let Self { kernel, place, shares } = self;
+        step_shares(&**kernel, input, place.output, &options, place.progress, shares, drive)
     }
 }
 

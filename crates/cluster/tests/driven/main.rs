@@ -3,7 +3,9 @@
 mod faults;
 mod faulty;
 mod hangs;
+mod joins;
 mod journal;
+mod led;
 mod listed;
 mod rewrites;
 mod ship;

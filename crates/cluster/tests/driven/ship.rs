@@ -244,6 +244,24 @@ fn say_all(node: &mut impl Endpoint, epoch: Epoch) {
     node.send(MANAGER, Message::ToManager(unfit).to_bytes()).unwrap();
 }
 
+#[test]
+fn a_lease_that_is_sent_fits_its_buffer() {
+    let (_dir, path) = file(1000 * 4096, 5);
+    let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+    let kernel = Crc32c::new();
+    let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+    // Four units for two buffers; and less than one.
+    for (sent_bytes, leases) in [(4 * 4096, 500), (1, 1000)] {
+        for ship in [Ship::Auto, Ship::Bytes] {
+            let config = Config { sent_bytes: Some(sent_bytes), ..config(ship) };
+            let (ended, _) = remote(&kernel, &task, (2, &options()), &config);
+            let Report { mut results, counters, .. } = ended.unwrap().unwrap();
+            assert!(results.remove(0).unwrap().is_some());
+            assert!(counters.given >= leases, "{counters:?}");
+        }
+    }
+}
+
 /// A kernel that reads so much beforehand that it is not sent with a job.
 struct LongHead;
 

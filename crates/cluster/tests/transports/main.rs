@@ -1,5 +1,6 @@
 //! The contract of every transport.
 
+mod jobs;
 mod local;
 mod mpi;
 

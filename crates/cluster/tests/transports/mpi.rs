@@ -9,7 +9,7 @@ use cellway_cluster::transport::Endpoint;
 use cellway_cluster::transport::contract::{self, Loss};
 use cellway_cluster::transport::mpi::{self, Mpi, WhenLost};
 
-use crate::{seed, watch};
+use crate::{jobs, seed, watch};
 
 /// Tell a process what it does as one of many: which part, by which seed, and what MPI
 /// must say of losses.
@@ -112,6 +112,7 @@ fn process() {
         }
         "loss told" => contract::run_with_loss(Box::new(mpi), seed, Loss::Told, die),
         "loss in silence" => contract::run_with_loss(Box::new(mpi), seed, Loss::Silent, die),
+        "jobs" => jobs::run(Box::new(mpi)),
         part => panic!("no part {part}"),
     };
     let must_leave = mpi::must_leave();
@@ -156,6 +157,17 @@ fn open_mpi_4_keeps_the_contract() {
 #[test]
 fn mpich_keeps_the_contract() {
     keeps_the_contract(MPICH);
+}
+
+#[test]
+fn jobs_are_given_while_processes_serve() {
+    for (mpi, options) in ALL {
+        let Some(bin) = bin(mpi) else { continue };
+        for processes in [1, 3] {
+            let (output, said, done) = Run::new(&bin, options, processes, "jobs").run();
+            assert!(output.status.success() && done == processes, "{mpi}: {said}");
+        }
+    }
 }
 
 fn goes_on_after_a_loss(

@@ -45,7 +45,7 @@ fn what_waits_for_a_record_is_merged_though_another_job_fails() {
     let (to, brought) = mpsc::channel();
     std::thread::scope(|scope| {
         let bring = Bring { to, waker: Waker::noop().clone() };
-        let mut manage = Manage::new(tasks, &config, Layout::new(2, None), &bring, scope);
+        let mut manage = Manage::new((tasks, None), &config, Layout::new(2, None), &bring, scope);
         let out = &mut Vec::new();
         manage.start(NOW, Some((Keep::of_nothing(false), Vec::new())), out);
         let hello = Hello { buffers: 8, ..Hello::default() };

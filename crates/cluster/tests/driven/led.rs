@@ -1,0 +1,358 @@
+//! Jobs that are given while nodes serve, with parameters that nodes take from their manager.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use cellway_cluster::drive::{self, Config, Queue, Ran, Ship, run_led, run_local_led};
+use cellway_cluster::task::{KernelTask, RemoteTask, Task};
+use cellway_cluster::transport::Endpoint as _;
+use cellway_cluster::transport::local::endpoints;
+use cellway_cluster::{JobError, NodeId};
+use record::{Record, Records};
+use storage::Input;
+use stream::{Block, Effect, Kernel, KernelError, Options, Progress, Unit};
+
+use crate::faulty::{self, locals, watched};
+use crate::{file, options};
+
+/// Bytes near a mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Record)]
+#[repr(C)]
+struct Mean {
+    at: u8,
+    count: u64,
+    sum: u64,
+}
+
+/// One round of k-means over bytes.
+#[derive(Clone, Debug)]
+struct Means(Vec<Mean>);
+
+impl Means {
+    fn at(places: &[u8]) -> Self {
+        Self(places.iter().map(|at| Mean { at: *at, ..Mean::default() }).collect())
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.parameters().unwrap()
+    }
+
+    /// Moved to the middle of what is nearest to each.
+    fn moved(sums: &[Mean]) -> Self {
+        let middle = |sum: &Mean| sum.sum.checked_div(sum.count).map_or(sum.at, |at| at as u8);
+        Self::at(&sums.iter().map(middle).collect::<Vec<_>>())
+    }
+}
+
+impl Kernel for Means {
+    type Part = Vec<Mean>;
+    type Header = ();
+
+    fn name(&self) -> &str {
+        "means"
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reduce
+    }
+
+    fn memory_bytes(&self, accelerators: usize) -> u64 {
+        (accelerators * self.0.len() * size_of::<Mean>()) as u64
+    }
+
+    fn part(&self, _accelerators: usize) -> Vec<Mean> {
+        self.0.clone()
+    }
+
+    fn block(
+        &self,
+        _: &Unit<'_>,
+        block: Block<'_>,
+        sums: &mut Vec<Mean>,
+    ) -> Result<(), KernelError> {
+        for byte in block.data.iter() {
+            let nearest = sums.iter_mut().min_by_key(|mean| mean.at.abs_diff(*byte)).unwrap();
+            nearest.count += 1;
+            nearest.sum += u64::from(*byte);
+        }
+        Ok(())
+    }
+
+    fn merge(&self, sums: &mut Vec<Mean>, later: Vec<Mean>) -> Result<(), KernelError> {
+        for (sum, more) in sums.iter_mut().zip(later) {
+            assert_eq!(sum.at, more.at);
+            (sum.count, sum.sum) = (sum.count + more.count, sum.sum + more.sum);
+        }
+        Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(Records::of(&self.0).to_bytes())
+    }
+
+    fn with_parameters(&self, parameters: &[u8]) -> Result<Option<Self>, KernelError> {
+        Ok(Some(Self(Records::from_bytes(parameters)?.get()?)))
+    }
+
+    fn save(&self, sums: &Vec<Mean>, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        out.extend(Records::of(sums).to_bytes());
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<Vec<Mean>, KernelError> {
+        Ok(Records::from_bytes(saved)?.get()?)
+    }
+}
+
+const ROUNDS: usize = 5;
+const LEN: usize = 300_000;
+
+fn start() -> Means {
+    Means::at(&[1, 2, 200])
+}
+
+/// Where the means are after each round, on one machine.
+fn alone(input: &Input, rounds: usize) -> Vec<Vec<Mean>> {
+    let (mut means, progress) = (start(), Progress::default());
+    let rounds = (0..rounds).map(|_| {
+        let sums = stream::run(&means, input, None, &options(), &progress).unwrap().part;
+        means = Means::moved(&sums);
+        sums
+    });
+    rounds.collect()
+}
+
+/// The same, by jobs.
+fn rounds(queue: &Queue<'_>, task: &KernelTask<'_, Means>, rounds: usize) -> Vec<Vec<Mean>> {
+    let mut means = start();
+    let rounds = (0..rounds).map(|_| {
+        let job = queue.submit(0, Some(&means.bytes())).unwrap();
+        let sums = task.result(queue.wait(job).unwrap()).unwrap();
+        means = Means::moved(&sums);
+        sums
+    });
+    rounds.collect()
+}
+
+#[test]
+fn nodes_take_the_parameters_of_their_manager() {
+    watched("it", || {
+        let (_dir, path) = file(LEN, 11);
+        let (input, progress) = (&Input::open(&path).unwrap(), &Progress::default());
+        for fanout in [None, Some(2)] {
+            // What the manager itself would do is no news.
+            let config = &Config { fanout, manager_computes: false, ..Config::default() };
+            let found = thread::scope(|scope| {
+                let peers = endpoints(6).into_iter().map(|endpoint| {
+                    let number = endpoint.own().0;
+                    scope.spawn(move || {
+                        let kernel =
+                            if number == 0 { start() } else { Means::at(&[9, number as u8, 99]) };
+                        let task =
+                            KernelTask::new(&kernel, input, None, &options(), progress).unwrap();
+                        let remote = RemoteTask::new(&kernel, "it", &options(), progress).unwrap();
+                        let own: &dyn Task = if number == 5 { &remote } else { &task };
+                        let Ran { report, unfit, refused, farewell, .. } =
+                            drive::run(Box::new(endpoint), &[own], config).unwrap();
+                        farewell.say().unwrap();
+                        assert_eq!((unfit, refused.len()), (None, 0));
+                        report.map(|mut report| {
+                            task.result(report.results.remove(0).unwrap()).unwrap()
+                        })
+                    })
+                });
+                let peers: Vec<_> = peers.collect();
+                peers.into_iter().filter_map(|peer| peer.join().unwrap()).collect::<Vec<_>>()
+            });
+            assert_eq!(found, alone(input, 1), "{fanout:?}");
+        }
+    });
+}
+
+#[test]
+fn parameters_of_another_layout_or_size_are_refused_by_name() {
+    /// As it was.
+    #[derive(Clone, Copy, Record)]
+    #[repr(C)]
+    struct Old {
+        at: u8,
+        count: u32,
+    }
+    let (_dir, path) = file(LEN, 11);
+    let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+    let kernel = start();
+    let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+    let old = Records::of(&[Old { at: 1, count: 2 }; 3]).to_bytes();
+    let four = Means::at(&[1, 2, 3, 4]).bytes();
+    let ran = run_local_led(2, &[&task], &Config::default(), |queue| {
+        let refused = |task, parameters: &[u8], named: &str| {
+            let why = queue.submit(task, Some(parameters)).unwrap_err().to_string();
+            assert!(why.contains(named), "{why}");
+        };
+        refused(0, &old, "another layout");
+        refused(0, &four, "by which memory is bounded");
+        refused(1, &four, "fewer jobs");
+    });
+    ran.unwrap();
+}
+
+#[test]
+fn jobs_depend_on_the_result_before_without_a_restart() {
+    watched("it", || {
+        let (_dir, path) = file(LEN, 11);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let (kernel, wanted) = (start(), alone(&input, ROUNDS));
+        assert!(wanted[0] != wanted[1], "nothing moves");
+        let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+        for (nodes, fanout, ship) in [
+            (1, None, Ship::Auto),
+            (3, None, Ship::Auto),
+            (3, None, Ship::Bytes),
+            (7, Some(2), Ship::Bytes),
+        ] {
+            let config = Config { fanout, ship, ..Config::default() };
+            let (found, stats) =
+                run_local_led(nodes, &[&task], &config, |queue| rounds(queue, &task, ROUNDS))
+                    .unwrap();
+            assert_eq!(found, wanted, "{nodes} {fanout:?} {ship:?}");
+            assert!(!stats.is_empty());
+        }
+    });
+}
+
+/// More than a node or a group knows at a time.
+#[test]
+fn very_many_jobs_are_served() {
+    watched("it", || {
+        let (_dir, path) = file(3000, 11);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let options = Options { block_bytes: Some(512), ..options() };
+        let kernel = start();
+        let task = KernelTask::new(&kernel, &input, None, &options, &progress).unwrap();
+        let task = task.lease_units(Some(1));
+        for fanout in [None, Some(2)] {
+            let config = Config { fanout, ..Config::default() };
+            let lead = |queue: &Queue<'_>| {
+                let all = (0..150).map(|number| {
+                    let means = Means::at(&[number, number + 50, 255]);
+                    (means.clone(), queue.submit(0, Some(&means.bytes())).unwrap())
+                });
+                // All of them at a time.
+                for (means, job) in all.collect::<Vec<_>>() {
+                    let found = task.result(queue.wait(job).unwrap()).unwrap();
+                    let alone = stream::run(&means, &input, None, &options, &progress).unwrap();
+                    assert_eq!(found, alone.part);
+                }
+                // It was told.
+                let none = queue.wait(cellway_cluster::JobId(3)).unwrap_err();
+                assert_eq!(none, JobError::Aborted);
+            };
+            run_local_led(5, &[&task], &config, lead).unwrap();
+        }
+    });
+}
+
+/// Waits in its first unit until it is told to go on.
+struct Waits {
+    tell: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Kernel for Waits {
+    type Part = ();
+    type Header = ();
+
+    fn name(&self) -> &str {
+        "waits"
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reduce
+    }
+
+    fn part(&self, _accelerators: usize) {}
+
+    fn block(&self, unit: &Unit<'_>, _: Block<'_>, (): &mut ()) -> Result<(), KernelError> {
+        if unit.index == 0 {
+            let _ = self.tell.send(());
+            let _ = self.go_on.lock().unwrap().recv();
+        }
+        Ok(())
+    }
+
+    fn merge(&self, (): &mut (), (): ()) -> Result<(), KernelError> {
+        Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(Vec::new())
+    }
+}
+
+#[test]
+fn a_job_is_aborted_and_the_next_is_done() {
+    watched("it", || {
+        let (_dir, path) = file(LEN, 11);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let ((tell, told), (goes_on, go_on)) = (mpsc::channel(), mpsc::channel());
+        let (waits, means) = (Waits { tell, go_on: Mutex::new(go_on) }, start());
+        let waits = KernelTask::new(&waits, &input, None, &options(), &progress).unwrap();
+        let task = KernelTask::new(&means, &input, None, &options(), &progress).unwrap();
+        let tasks: [&dyn Task; 2] = [&task, &waits];
+        let lead = move |queue: &Queue<'_>| {
+            let hangs = queue.submit(1, None).unwrap();
+            told.recv().unwrap();
+            queue.abort(hangs);
+            assert_eq!(queue.wait(hangs).unwrap_err(), JobError::Aborted);
+            // Whoever was at it is free again.
+            drop(goes_on);
+            let job = queue.submit(0, None).unwrap();
+            queue.wait(job).unwrap()
+        };
+        let (part, _) = run_local_led(2, &tasks, &Config::default(), lead).unwrap();
+        assert_eq!(task.result(part).unwrap(), alone(&input, 1)[0]);
+    });
+}
+
+#[test]
+fn a_node_leaves_when_it_is_told_to_and_the_others_go_on() {
+    watched("it", || {
+        let (_dir, path) = file(LEN, 11);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let kernel = start();
+        let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+        let (tasks, config) =
+            (&[&task as &dyn Task], &Config { manager_computes: false, ..Config::default() });
+        let [manager, first, second] = locals().map(Box::new);
+        let (leave, left) = mpsc::channel();
+        let (begin, begins) = mpsc::channel::<()>();
+        let lead = move |queue: &Queue<'_>| {
+            let job = || queue.wait(queue.submit(0, None).unwrap()).unwrap();
+            let one = job();
+            queue.leave(NodeId(1));
+            left.recv().unwrap();
+            begin.send(()).unwrap();
+            [one, job()]
+        };
+        let found = thread::scope(|scope| {
+            scope.spawn(move || {
+                faulty::run(first, tasks, config).unwrap();
+                leave.send(()).unwrap();
+            });
+            scope.spawn(move || {
+                begins.recv().unwrap();
+                faulty::run(second, tasks, config).unwrap();
+            });
+            let (ran, found) = run_led(manager, tasks, config, lead).unwrap();
+            ran.farewell.say().unwrap();
+            let counters = ran.report.unwrap().counters;
+            assert_eq!((counters.joined, counters.lost), (2, 0), "{counters:?}");
+            found.unwrap()
+        });
+        let wanted = alone(&input, 1);
+        for part in found {
+            assert_eq!(task.result(part).unwrap(), wanted[0]);
+        }
+    });
+}
