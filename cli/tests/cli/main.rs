@@ -16,6 +16,7 @@ mod nodes;
 mod nodes_journal;
 mod nodes_many;
 mod nodes_stopped;
+mod nodes_unfit;
 mod outputs;
 mod program;
 mod resume;
