@@ -196,7 +196,9 @@ impl ClusterArgs {
                         "no mpirun started this process, so it does all alone; start more by mpirun -n N",
                     );
                 }
-                if manages && verbose {
+                // Who loses a process finds out too late what would have helped.
+                let ends_all = peers > 1 && mpi.when_lost() == WhenLost::EndsAll;
+                if manages && (verbose || ends_all) {
                     exit::tell(&format!("{}: {}", mpi.library(), mpi.when_lost()));
                 }
                 let (own, bound_bytes) = (mpi.own().0, Cell::default());
@@ -393,8 +395,7 @@ impl Nodes {
         (journal, print): (Kept<'_>, Print<'_, Option<Part>>),
     ) -> anyhow::Result<Option<(Option<Part>, Stats)>> {
         let cluster = &args.cluster;
-        let on_loss = args.verbose.then_some(tell_loss as fn(Counters));
-        let config = Config { on_loss, ..self.config(cluster) };
+        let config = Config { on_loss: Some(tell_loss), ..self.config(cluster) };
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
         let results_bytes = config.results_bytes(task, self.count(), self.own());
         // A record has them twice more: as saved, and as written.
@@ -406,9 +407,11 @@ impl Nodes {
             }
             false => config.node_bytes(task, task.spec()),
         };
-        let bound = [here.saturating_mul(plan.memory_bytes), results_bytes, sent_bytes]
-            .into_iter()
-            .fold(stream::floor_bytes(), u64::saturating_add);
+        let bound_by = |session_bytes| {
+            let parts = [here.saturating_mul(session_bytes), results_bytes, sent_bytes];
+            parts.into_iter().fold(stream::floor_bytes(), u64::saturating_add)
+        };
+        let bound = bound_by(plan.memory_bytes);
         self.may_take(bound);
         if args.verbose && self.manages() {
             let groups = match config.groups(self.count()) {
@@ -453,6 +456,11 @@ impl Nodes {
                 (Some(ran.0), ran.1)
             }
         };
+        if !self.manages() {
+            // Its blocks are the manager's, as it was told when it joined.
+            let sessions = stats.iter().map(|stats| stats.plan.memory_bytes);
+            self.may_take(bound_by(sessions.fold(plan.memory_bytes, u64::max)));
+        }
         let Some(Report { mut results, counters, unrecorded }) = report else { return Ok(None) };
         if let Some(why) = unrecorded {
             exit::tell(&format!(

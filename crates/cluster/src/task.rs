@@ -265,6 +265,8 @@ struct Joined {
     /// That of another process.
     output: Option<Output>,
     unit_bytes: u64,
+    /// Of an input that it reads, by those units.
+    plan: Option<Plan>,
 }
 
 impl<'a, K: Kernel> KernelTask<'a, K> {
@@ -427,8 +429,13 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
             (Some(path), None) => Some(Output::join(path).map_err(|error| error.to_string())?),
             _ => None,
         };
+        let unit_bytes = description.unit_bytes;
+        let options = Options { block_bytes: Some(unit_bytes), ..self.options.clone() };
+        let shared = self.output.or(output.as_ref());
+        let plan = plan_shares(self.kernel, self.input, shared, &options);
+        let plan = Some(plan.map_err(|error| error.to_string())?);
         // Threads that are nodes of one process join in the same way.
-        let _ = self.joined.set(Joined { output, unit_bytes: description.unit_bytes });
+        let _ = self.joined.set(Joined { output, unit_bytes, plan });
         Ok(())
     }
 
@@ -515,8 +522,8 @@ impl<K: Kernel<Part: 'static>> Base for KernelTask<'_, K> {
             options.block_bytes = Some(joined.unit_bytes);
             output = output.or(joined.output.as_ref());
         }
-        let lanes = self.plan.accelerators as u32;
-        Place { reads: Some(reads), output, options, progress, lanes }
+        let plan = joined.get().and_then(|joined| joined.plan.as_ref()).unwrap_or(&self.plan);
+        Place { reads: Some(reads), output, options, progress, plan: Some(plan) }
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use storage::{Input, Output};
-use stream::{Kernel, Options, Progress};
+use stream::{Kernel, Options, Plan, Progress};
 
 use super::session::{KernelSession, Reads};
 use super::{Description, Part, Session, Task, Tell, load, merge, save};
@@ -60,8 +60,8 @@ pub(super) struct Place<'t> {
     pub(super) output: Option<&'t Output>,
     pub(super) options: Options,
     pub(super) progress: &'t Progress,
-    /// A single thread takes so many times as long as a session's accelerators.
-    pub(super) lanes: u32,
+    /// What was promised of a session; none where nothing was read before.
+    pub(super) plan: Option<&'t Plan>,
 }
 
 /// A task of one kernel.

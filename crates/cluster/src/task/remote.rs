@@ -145,7 +145,7 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
                 self.kernel.name()
             ));
         }
-        let _ = self.joined.set(Joined { output, unit_bytes: description.unit_bytes });
+        let _ = self.joined.set(Joined { output, unit_bytes: description.unit_bytes, plan: None });
         Ok(())
     }
 
@@ -209,7 +209,6 @@ impl<K: Kernel<Part: 'static>> Base for RemoteTask<'_, K> {
         options.block_bytes = joined.map(|joined| joined.unit_bytes);
         let reads = sent.map(|sent| Reads::Sent(Box::new(sent)));
         let output = joined.and_then(|joined| joined.output.as_ref());
-        // What does not step is not asked how long one thread takes.
-        Place { reads, output, options, progress: self.progress, lanes: 1 }
+        Place { reads, output, options, progress: self.progress, plan: None }
     }
 }
