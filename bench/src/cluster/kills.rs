@@ -170,6 +170,7 @@ impl Runs<'_> {
         let mut draw = Draw { seed, drawn: 0 };
         let most = Duration::from_secs_f64(self.undisturbed(PROCESSES)?);
         let mut before = self.undisturbed(PROCESSES - 1)?;
+        let mut undisturbed = vec![before];
         let (mut right, mut late, mut over) = (0_usize, 0_usize, 0_usize);
         let mut losses = Vec::new();
         for run in 0..runs {
@@ -182,6 +183,7 @@ impl Runs<'_> {
                 continue;
             }
             let next = self.undisturbed(PROCESSES - 1)?;
+            undisturbed.push(next);
             let whole = f64::midpoint(before, next);
             before = next;
             match self.went(&ran, was_killed, whole)? {
@@ -220,10 +222,11 @@ impl Runs<'_> {
                 ideals.median.into(),
                 times.median.into(),
                 times.max.into(),
-                Cell::from(unfair),
+                unfair.into(),
                 less.median.into(),
             ]);
         }
+        table.row(alike(&undisturbed));
         table.note(format!(
             "{runs} runs, {right} right answers; {} killed with work left, {late} when all was done, \
              {over} over before; seed {seed}",
@@ -232,11 +235,32 @@ impl Runs<'_> {
         table.note(format!(
             "ideal: what had no result when the manager was told of the loss, at the rate of the \
              undisturbed runs of {} processes before and after; time: from then to the end; \
-             less in hand: if half of what the others were at was done",
+             less in hand: if half of what the others were at was done; nobody was killed: \
+             each undisturbed run by those before and after it, which is how far runs differ \
+             that nothing happened to",
             PROCESSES - 1
         ));
         Ok(table)
     }
+}
+
+/// The row of runs that nothing happened to, each by its neighbours.
+fn alike(seconds: &[f64]) -> [Cell; 7] {
+    let over = |runs: &[f64]| match runs {
+        [before, run, after] => run / f64::midpoint(*before, *after),
+        _ => 1.0,
+    };
+    let times = || seconds.windows(3).map(over);
+    let (unfair, found) = (times().filter(|time| *time > FAIR).count(), Spread::of(times()));
+    [
+        "nobody was killed".into(),
+        times().count().into(),
+        Spread::of(seconds.iter().copied()).median.into(),
+        found.median.into(),
+        found.max.into(),
+        unfair.into(),
+        Cell::Missing,
+    ]
 }
 
 /// Processes that `mpirun` started, by their number, without the manager.
@@ -273,5 +297,22 @@ impl Draw {
         hasher.write_u64(self.seed);
         hasher.write_u64(self.drawn);
         hasher.finish() as f64 / u64::MAX as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_nothing_happened_to_are_compared_with_their_neighbours() {
+        let of = |count: usize, ratio: f64, worst: f64, over: usize| {
+            [Cell::from(count), ratio.into(), worst.into(), over.into()]
+        };
+        let [_, count, ideal, ratio, worst, over, _] = alike(&[1.0, 1.5, 1.0, 1.0, 1.0]);
+        assert_eq!([count, ratio, worst, over], of(3, 1.0, 1.5, 1));
+        assert_eq!(ideal, 1.0.into());
+        let [_, count, ..] = alike(&[1.0, 2.0]);
+        assert_eq!(count, 0_usize.into());
     }
 }
