@@ -514,13 +514,13 @@ fn meet(
     peer: &RefCell<Peer>,
     tasks: &[&dyn Task],
     config: &Config,
-    (pieces, stopped): (Option<Pieces<'_>>, impl FnOnce(ClusterError) -> anyhow::Error),
+    (pieces, stopped): (Option<Pieces<'_>>, impl Fn(ClusterError) -> anyhow::Error),
     print: Print<'_, Option<Part>>,
 ) -> anyhow::Result<(Option<Report>, Vec<Stats>)> {
     let endpoint = begun(peer)?;
     let node = format!("node {}: ", endpoint.own().0);
-    let hung = |ran| Ok(end_though_hung(ran, print));
-    let ran = drive::run_to_end(endpoint, tasks, config, pieces, hung).map_err(stopped)?;
+    let hung = |hangs: &str, ran| Ok(end_though_hung(hangs, ran, print, &stopped));
+    let ran = drive::run_to_end(endpoint, tasks, config, pieces, hung).map_err(&stopped)?;
     peer.replace(Peer::Ends(ran.farewell));
     for why in ran.refused {
         exit::tell(&format!("goes on without {why}"));

@@ -36,7 +36,7 @@ use layout::Layout;
 use merging::Held;
 use peer::Peer;
 use queue::Order;
-pub use queue::{Queue, run_led, run_local_led};
+pub use queue::{Led, Queue, run_led, run_led_to_end, run_local_led};
 pub use ship::Ship;
 
 /// The peer that manages.
@@ -234,9 +234,6 @@ pub struct Ran {
     pub stats: Vec<Stats>,
     /// Why its node left before the end, where the others do without it.
     pub unfit: Option<String>,
-    /// What its accelerators have not let go of, though others have done it: it hangs, or
-    /// takes very long.
-    pub hangs: Option<String>,
     /// Nodes that this peer, a manager, did without, each with the reason.
     pub refused: Vec<String>,
     /// Still open, for the end of some transports waits for others, and ends all if one
@@ -335,12 +332,12 @@ pub fn run_journaled(
     config: &Config,
     journal: Option<Pieces<'_>>,
 ) -> Result<Ran, ClusterError> {
-    run_to_end(endpoint, tasks, config, journal, Ok)
+    run_to_end(endpoint, tasks, config, journal, |_, ran| ran)
 }
 
-/// As [`run_journaled`], which ends when all accelerators have let go: never, if a unit hangs
-/// here. So `hung` is called before, with what this peer did while that was done by others:
-/// it may do what is left to do, and end the process.
+/// As [`run_journaled`], which ends when all threads of this peer have: never, if a unit or a
+/// disk hangs here. So `hung` is called before, with what hangs or takes very long, and what
+/// this peer did, or why it failed: it may do what is left to do, and end the process.
 ///
 /// # Errors
 /// As [`run_journaled`], and those of `hung`.
@@ -349,12 +346,15 @@ pub fn run_to_end(
     tasks: &[&dyn Task],
     config: &Config,
     journal: Option<Pieces<'_>>,
-    hung: impl FnOnce(Ran) -> Result<Ran, ClusterError>,
+    hung: impl FnOnce(&str, Result<Ran, ClusterError>) -> Result<Ran, ClusterError>,
 ) -> Result<Ran, ClusterError> {
     let config = &config.fit(tasks);
     std::thread::scope(|scope| {
-        let ran = Peer::new(endpoint, tasks, config, scope, (journal, None))?.run()?;
-        if ran.hangs.is_some() { hung(ran) } else { Ok(ran) }
+        let (ran, hangs) = Peer::new(endpoint, tasks, config, scope, (journal, None))?.run();
+        match hangs {
+            Some(what) => hung(&what, ran),
+            None => ran,
+        }
     })
 }
 
@@ -485,7 +485,8 @@ fn caught<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, S
     })
 }
 
-/// How long a peer waits, when all is done, for accelerators to let go of what others did.
+/// How long a peer that has ended waits for its threads, as for accelerators to let go of what
+/// others did.
 const LETS_GO: Duration = Duration::from_secs(5);
 
 /// A peer's own thread does what takes no longer. To hand it to another one, and what

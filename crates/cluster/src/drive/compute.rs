@@ -313,16 +313,15 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         self.working > 0
     }
 
-    /// What accelerators have that were told to let go.
-    pub(super) fn hangs(&self) -> Option<String> {
-        let given = self.given.values().map(|given| given.lease);
-        let units = given.map(|lease| (lease.job, lease.first, lease.first + lease.units - 1));
-        let names = units.filter_map(|(job, first, last)| {
-            Some(format!("{}: unit {first} to {last}", self.jobs.get(job)?.description().kernel))
+    /// What accelerators have: of which kernel which units.
+    pub(super) fn given(&self) -> BTreeMap<LeaseId, String> {
+        let given = self.given.iter().filter_map(|(id, Given { lease, .. })| {
+            let task = self.jobs.get(lease.job)?;
+            let last = lease.first + lease.units - 1;
+            let kernel = &task.description().kernel;
+            Some((*id, format!("{kernel}: unit {} to {last}", lease.first)))
         });
-        let names = names.collect::<Vec<_>>().join("; ");
-        let what = "has not ended, and was done by others";
-        (self.working > 0).then(|| format!("node {}: {names} {what}", self.own.0))
+        given.collect()
     }
 
     /// How it worked.
@@ -463,8 +462,11 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         Ok(Works { id: self.sessions, kind, session })
     }
 
+    /// Nobody waits for what is given any more.
     fn close(&mut self) {
         for works in [self.beside.take(), self.own_thread.take()].into_iter().flatten() {
+            let given = self.given.iter().filter(|(_, given)| given.to == works.id);
+            given.for_each(|(lease, _)| works.session.stop(*lease));
             works.session.close();
         }
     }

@@ -388,7 +388,7 @@ impl<'env> Manage<'env> {
                 Err(error) => Err(error),
             });
         }
-        let (counters, unrecorded) = (self.manager.counters(), self.unrecorded);
+        let (counters, unrecorded) = (self.manager.counters(), self.unrecorded.take());
         Ok(Report { results, counters, unrecorded })
     }
 
@@ -449,6 +449,13 @@ impl<'env> Manage<'env> {
         } else if self.results.len() == self.jobs.tasks().len() {
             keep.all_done();
         }
+    }
+}
+
+impl Drop for Manage<'_> {
+    /// Nobody waits for a job of a manager that has ended, also by a panic.
+    fn drop(&mut self) {
+        self.queue.iter().for_each(|queue| queue.over());
     }
 }
 

@@ -96,7 +96,23 @@ pub fn run_led<T: Send>(
     tasks: &[&dyn Task],
     config: &Config,
     lead: impl FnOnce(&Queue<'_>) -> T + Send,
-) -> Result<(Ran, Option<T>), ClusterError> {
+) -> Led<T> {
+    run_led_to_end(endpoint, tasks, config, lead, |_, ran| ran)
+}
+
+/// As [`run_led`], which ends when all threads of this peer have: never, if a unit hangs here,
+/// of a job that was aborted too. So `hung` is called before, as that of
+/// [`run_to_end`](super::run_to_end), when `lead` has returned.
+///
+/// # Errors
+/// As [`run_led`], and those of `hung`.
+pub fn run_led_to_end<T: Send>(
+    endpoint: Box<dyn Endpoint>,
+    tasks: &[&dyn Task],
+    config: &Config,
+    lead: impl FnOnce(&Queue<'_>) -> T + Send,
+    hung: impl FnOnce(&str, Led<T>) -> Led<T>,
+) -> Led<T> {
     let config = &config.fit(tasks);
     std::thread::scope(|scope| {
         let queue = (endpoint.own() == MANAGER).then(|| Queue::new(tasks));
@@ -106,11 +122,14 @@ pub fn run_led<T: Send>(
                 lead(&closes.0)
             })
         });
-        let peer = Peer::new(endpoint, tasks, config, scope, (None, queue.clone()));
-        let ran = peer.and_then(Peer::run);
-        queue.iter().for_each(|queue| queue.over());
+        let peer = Peer::new(endpoint, tasks, config, scope, (None, queue));
+        let (ran, hangs) = peer.map_or_else(|error| (Err(error), None), Peer::run);
         let led = leads.map(|leads| leads.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        Ok((ran?, led))
+        let ran = ran.map(|ran| (ran, led));
+        match hangs {
+            Some(what) => hung(&what, ran),
+            None => ran,
+        }
     })
 }
 
@@ -132,6 +151,9 @@ pub fn run_local_led<T: Send>(
     let (_, stats, led) = locals(nodes, tasks, config, first)?;
     Ok((led, stats))
 }
+
+/// What a peer did, and on the first one what who leads returned.
+pub type Led<T> = Result<(Ran, Option<T>), ClusterError>;
 
 /// At the end of who leads, also by a panic, no jobs will come.
 struct Closes<'env>(Arc<Queue<'env>>);
@@ -254,7 +276,9 @@ impl<'env> Queue<'env> {
 
     /// The manager has ended.
     pub(super) fn over(&self) {
-        self.state().is_over = true;
+        let mut state = self.state();
+        (state.is_over, state.manager) = (true, None);
+        drop(state);
         self.changed.notify_all();
     }
 
