@@ -222,18 +222,19 @@ impl<'env> Queue<'env> {
     /// Why there is none, or will not be: [`JobError::Aborted`] where the manager ended before.
     pub fn wait(&self, job: JobId) -> Result<Option<Part>, JobError> {
         let mut state = self.state();
-        let ended = loop {
+        let (ended, task) = loop {
+            let task = self.jobs.get(job);
             if let Some(ended) = state.ended.remove(&job) {
-                break ended;
+                // Before another thread that waits for it looks whether there is such a job.
+                self.jobs.close(job);
+                break (ended, task);
             }
-            if state.is_over || self.jobs.get(job).is_none() {
-                break Err(JobError::Aborted);
+            if state.is_over || task.is_none() {
+                break (Err(JobError::Aborted), None);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        let task = self.jobs.get(job);
-        self.jobs.close(job);
         let load = |held: Held| {
             let task = task.ok_or("there is no such job")?;
             caught("a kernel", || held.load(&*task))
@@ -291,5 +292,61 @@ impl<'env> Queue<'env> {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Barrier, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
+    use kernels::Crc32c;
+    use stream::{Options, Progress};
+
+    use super::*;
+    use crate::task::RemoteTask;
+
+    /// That one looks for it while the other takes it is a matter of luck.
+    #[test]
+    fn one_of_two_threads_that_wait_for_a_job_gets_its_result() {
+        const JOBS: u64 = 20_000;
+        fn waits(queue: &Queue<'_>, begin: &Barrier, ends: bool) -> u64 {
+            let waits = |job| {
+                if ends {
+                    queue.ended(JobId(job), Ok(None));
+                }
+                begin.wait();
+                u64::from(queue.wait(JobId(job)).is_ok())
+            };
+            (0..JOBS).map(waits).sum()
+        }
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            let (kernel, progress) = (Crc32c::new(), Progress::default());
+            let task = RemoteTask::new(&kernel, "it", &Options::default(), &progress).unwrap();
+            let tasks: [&dyn Task; 1] = [&task];
+            let queue = Queue::new(&tasks);
+            for job in 0..JOBS {
+                assert_eq!(queue.submit(0, None).unwrap(), JobId(job));
+            }
+            let (begin, ends) = (Barrier::new(2), AtomicBool::new(false));
+            let both = thread::scope(|scope| {
+                // Whoever closes a job is held up.
+                scope.spawn(|| {
+                    while !ends.load(Ordering::Relaxed) {
+                        queue.jobs.get(JobId(JOBS - 1));
+                    }
+                });
+                let other = scope.spawn(|| waits(&queue, &begin, false));
+                let both = waits(&queue, &begin, true) + other.join().unwrap();
+                ends.store(true, Ordering::Relaxed);
+                both
+            });
+            tell.send(both)
+        });
+        let both = told.recv_timeout(Duration::from_secs(120));
+        assert_eq!(both, Ok(JOBS), "a thread waits for what another has");
     }
 }
