@@ -118,9 +118,16 @@ impl<'env> Manage<'env> {
                 if let Some(task) = self.jobs.get(job) {
                     self.on(now, Event::Submit(job, task.spec()), out);
                 }
+                self.fail_if_deserted(now, out);
             }
             Order::Abort(job) => self.on(now, Event::Abort(job), out),
-            Order::Leave(node) => self.on(now, Event::Leave(node), out),
+            Order::Leave(node) => {
+                self.computes &= node != MANAGER;
+                if self.layout.has(node) {
+                    self.on(now, Event::Leave(node), out);
+                }
+                self.fail_if_deserted(now, out);
+            }
             Order::Close => {
                 self.is_submitted = true;
                 self.go_on(now, out);

@@ -247,8 +247,8 @@ impl<'env> Queue<'env> {
         Self::order(&mut self.state(), Order::Abort(job));
     }
 
-    /// A node is to leave when it has done what it has; of a tree one that the first peer
-    /// manages, with its group. The others go on.
+    /// A node is to leave when it has done what it has, or when it joins, if it has not yet; of
+    /// a tree one that the first peer manages, with its group. The others go on.
     pub fn leave(&self, node: NodeId) {
         Self::order(&mut self.state(), Order::Leave(node));
     }

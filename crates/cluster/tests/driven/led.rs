@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
+use std::time::Duration;
 
 use cellway_cluster::drive::{self, Config, Queue, Ran, Ship, run_led, run_local_led};
 use cellway_cluster::task::{KernelTask, RemoteTask, Task};
@@ -14,7 +15,7 @@ use storage::Input;
 use stream::{Block, Effect, Kernel, KernelError, Options, Progress, Unit};
 
 use crate::faulty::{self, locals, watched};
-use crate::{file, options};
+use crate::{Sum, file, options};
 
 /// Bytes near a mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Record)]
@@ -353,6 +354,46 @@ fn a_node_leaves_when_it_is_told_to_and_the_others_go_on() {
         let wanted = alone(&input, 1);
         for part in found {
             assert_eq!(task.result(part).unwrap(), wanted[0]);
+        }
+    });
+}
+
+/// Where nobody can come, nobody is waited for.
+#[test]
+fn a_job_ends_at_once_when_the_last_node_has_left_or_was_refused() {
+    watched("it", || {
+        let (_dir, path) = file(LEN, 11);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let (kernel, sum) = (start(), Sum::whole());
+        let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+        let other = KernelTask::new(&sum, &input, None, &options(), &progress).unwrap();
+        let mut config = Config { manager_computes: false, ..Config::default() };
+        config.manager.join_wait = Duration::from_secs(24 * 3600);
+        let config = &config;
+        for is_refused in [false, true] {
+            let [manager, node] = locals().map(Box::new);
+            let (leave, left) = mpsc::channel();
+            let lead = move |queue: &Queue<'_>| {
+                let early = queue.submit(0, None).unwrap();
+                if !is_refused {
+                    queue.wait(early).unwrap();
+                    queue.leave(NodeId(1));
+                }
+                left.recv().unwrap();
+                queue.wait(queue.submit(0, None).unwrap()).unwrap_err()
+            };
+            let (task, other): (&dyn Task, &dyn Task) = (&task, &other);
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    let task = if is_refused { other } else { task };
+                    faulty::run(node, &[task], config).unwrap();
+                    leave.send(()).unwrap();
+                });
+                let (ran, error) = run_led(manager, &[task], config, lead).unwrap();
+                ran.farewell.say().unwrap();
+                let error = error.unwrap();
+                assert!(matches!(error, JobError::NoNodes { .. }), "{error}");
+            });
         }
     });
 }
