@@ -374,8 +374,8 @@ pub fn run_local(
 /// As [`run_local`]; the manager goes on from what its journal tells and records what is done.
 ///
 /// # Errors
-/// As [`run_journaled`], and if a node cannot do what it is given, as where units that are to be
-/// sent cannot be.
+/// As [`run_journaled`], and if a node cannot go on or do what it is given, as where units that
+/// are to be sent cannot be.
 pub fn run_local_journaled(
     nodes: u32,
     tasks: &[&dyn Task],
@@ -425,11 +425,11 @@ fn locals<T>(
         let mut stats = ran.stats;
         for (other, node) in others.into_iter().zip(1..) {
             match other.join() {
-                // It was asked for by number: the others do not do without it in silence.
+                // It was asked for by number: the others do not do without it in silence. To
+                // them it is lost, which only counters tell.
                 Ok(Ok((_, Some(why)))) => return Err(left(node, why)),
+                Ok(Err(error)) => return Err(error),
                 Ok(Ok((of_other, None))) => stats.extend(of_other),
-                // What keeps one from going on the manager sees, and tells: it is lost.
-                Ok(Err(_)) => {}
                 Err(panic) => resume_unwind(panic),
             }
         }

@@ -104,6 +104,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let mut config = config.clone();
         // Of these all may be there, whatever the limit for those that come later.
         config.manager.nodes_max = config.manager.nodes_max.max(peers as usize);
+        config.manager.jobs_max = config.manager.jobs_max.max(tasks.len());
         config.hello.tasks = said(tasks);
         let config = &config;
         let manage = manages.then(|| Manage::new((tasks, queue), config, layout, &bring, scope));
