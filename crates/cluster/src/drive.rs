@@ -55,7 +55,8 @@ pub struct Config {
     /// in the order of their numbers. None: the first manages all.
     pub fanout: Option<u32>,
     /// How long the manager waits, when all is done, for nodes that have not said
-    /// hello yet, and every peer for what it sent to leave.
+    /// hello yet, and every peer for what it sent to leave. Where a peer that ends before the
+    /// first one ends all, the others wait for that, however long it takes.
     pub linger: Duration,
     /// How long a node waits for a manager that says nothing, before it is welcomed
     /// too. The manager may start so much later, or be stopped for so long.
@@ -484,6 +485,9 @@ fn caught<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, S
         Err(format!("{what} panicked: {said}"))
     })
 }
+
+/// Longer than any run.
+const LINGER_MAX: Duration = Duration::from_secs(1 << 32);
 
 /// How long a peer that has ended waits for its threads, as for accelerators to let go of what
 /// others did.

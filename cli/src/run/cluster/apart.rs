@@ -37,7 +37,7 @@ impl Nodes {
         if !matches!(*peer.borrow(), Peer::Begins(_)) {
             return Err(error);
         }
-        let config = self.config(&args.cluster);
+        let config = args.cluster.config();
         if args.cluster.mode == Some(Mode::Single) {
             return self.stay_alone(config.linger);
         }

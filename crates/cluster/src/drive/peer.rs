@@ -19,7 +19,8 @@ use super::queue::Queue;
 use super::ship::Asked;
 use super::submanage::Submanage;
 use super::{
-    Bring, Brought, ClusterError, Config, Farewell, LETS_GO, MANAGER, Ran, Report, caught,
+    Bring, Brought, ClusterError, Config, Farewell, LETS_GO, LINGER_MAX, MANAGER, Ran, Report,
+    caught,
 };
 use crate::node::Left;
 use crate::task::{Task, said};
@@ -119,7 +120,10 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let computes = !manages || config.manager_computes;
         let nodes = (own, if has_group { own } else { above });
         let compute = computes.then(|| Compute::new(nodes, tasks, config, bring, scope));
-        let (started, linger) = (Instant::now(), config.linger);
+        // The first one may take long over its result, and serve without one that leaves. It is
+        // not waited for where nobody would tell that it is lost.
+        let linger = if !manages && endpoint.ends_all() { LINGER_MAX } else { config.linger };
+        let started = Instant::now();
         let (to_self, ahead, quiet) = (VecDeque::new(), 0, 0);
         Ok(Self {
             endpoint,
