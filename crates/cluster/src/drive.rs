@@ -338,7 +338,9 @@ pub fn run_journaled(
 
 /// As [`run_journaled`], which ends when all threads of this peer have: never, if a unit or a
 /// disk hangs here. So `hung` is called before, with what hangs or takes very long, and what
-/// this peer did, or why it failed: it may do what is left to do, and end the process.
+/// this peer did, or why it failed: it may do what is left to do, and end the process. It is
+/// not where a unit hangs on this very thread, which computes units of a job whose others took
+/// some microseconds here, on peers that do not manage.
 ///
 /// # Errors
 /// As [`run_journaled`], and those of `hung`.
