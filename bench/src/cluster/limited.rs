@@ -75,6 +75,10 @@ impl Endpoint for Limited {
         }
     }
 
+    fn ends_all(&self) -> bool {
+        self.inner.ends_all()
+    }
+
     fn waker(&self) -> Waker {
         self.inner.waker()
     }

@@ -78,6 +78,10 @@ impl Endpoint for Lent {
         })
     }
 
+    fn ends_all(&self) -> bool {
+        self.with(|link| link.endpoint.ends_all())
+    }
+
     fn waker(&self) -> Waker {
         self.with(|link| link.endpoint.waker())
     }

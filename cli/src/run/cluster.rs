@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use cellway::cluster::drive::{self, ClusterError, Config, Farewell, MANAGER, Report, Ship};
 use cellway::cluster::task::{KernelTask, Part, Task};
 use cellway::cluster::transport::Endpoint;
-use cellway::cluster::transport::mpi::{self, Mpi, WhenLost};
+use cellway::cluster::transport::mpi::{self, Mpi};
 use cellway::cluster::{Counters, JobSpec, Loss, NodeId};
 use cellway::storage::{Input, SharedDir};
 use cellway::stream::{
@@ -115,8 +115,6 @@ pub(super) struct Rank {
     own: u32,
     manages: bool,
     peers: u32,
-    /// How long it waits for the others at its end.
-    linger: Duration,
     /// Resident memory when it had met the others.
     begun_bytes: u64,
     /// What it may take, once that is known.
@@ -203,8 +201,7 @@ impl ClusterArgs {
                 }
                 let (own, bound_bytes) = (mpi.own().0, Cell::default());
                 let begun_bytes = stream::rss_bytes().unwrap_or(0);
-                let linger = linger(manages, mpi.when_lost());
-                let rank = Rank { own, manages, peers, linger, begun_bytes, bound_bytes };
+                let rank = Rank { own, manages, peers, begun_bytes, bound_bytes };
                 Nodes::Peer(RefCell::new(Peer::Begins(Box::new(mpi))), rank)
             }
         })
@@ -262,25 +259,7 @@ impl ClusterArgs {
     }
 }
 
-/// How long a process waits for the others when it has done its part. The first one may take
-/// long over its result: who leaves it without MPI ends it, where a loss ends all. It is
-/// not waited for where nobody would tell that it is lost.
-fn linger(manages: bool, when_lost: WhenLost) -> Duration {
-    match when_lost {
-        WhenLost::EndsAll if !manages => LINGER_MAX,
-        _ => Config::default().linger,
-    }
-}
-
 impl Nodes {
-    fn config(&self, args: &ClusterArgs) -> Config {
-        let config = args.config();
-        match self {
-            Self::Peer(_, rank) => Config { linger: rank.linger, ..config },
-            Self::None | Self::Threads(_) => config,
-        }
-    }
-
     /// Which peer this process is, of several.
     fn own(&self) -> Option<NodeId> {
         match self {
@@ -395,7 +374,7 @@ impl Nodes {
         (journal, print): (Kept<'_>, Print<'_, Option<Part>>),
     ) -> anyhow::Result<Option<(Option<Part>, Stats)>> {
         let cluster = &args.cluster;
-        let config = Config { on_loss: Some(tell_loss), ..self.config(cluster) };
+        let config = Config { on_loss: Some(tell_loss), ..cluster.config() };
         let here = if let Self::Threads(nodes) = self { u64::from(*nodes) } else { 1 };
         let results_bytes = config.results_bytes(task, self.count(), self.own());
         // A record has them twice more: as saved, and as written.
@@ -522,13 +501,13 @@ fn meet(
     peer: &RefCell<Peer>,
     tasks: &[&dyn Task],
     config: &Config,
-    (pieces, stopped): (Option<Pieces<'_>>, impl FnOnce(ClusterError) -> anyhow::Error),
+    (pieces, stopped): (Option<Pieces<'_>>, impl Fn(ClusterError) -> anyhow::Error),
     print: Print<'_, Option<Part>>,
 ) -> anyhow::Result<(Option<Report>, Vec<Stats>)> {
     let endpoint = begun(peer)?;
     let node = format!("node {}: ", endpoint.own().0);
-    let hung = |ran| Ok(end_though_hung(ran, print));
-    let ran = drive::run_to_end(endpoint, tasks, config, pieces, hung).map_err(stopped)?;
+    let hung = |hangs: &str, ran| Ok(end_though_hung(hangs, ran, print, &stopped));
+    let ran = drive::run_to_end(endpoint, tasks, config, pieces, hung).map_err(&stopped)?;
     peer.replace(Peer::Ends(ran.farewell));
     for why in ran.refused {
         exit::tell(&format!("goes on without {why}"));
@@ -570,19 +549,5 @@ fn tell_loss(counters: Counters) {
 pub(crate) fn leave(code: u8) {
     if mpi::is_started() {
         mpi::leave(code.into());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_wait_for_the_first_process_where_they_would_end_it() {
-        let short = Config::default().linger;
-        assert_eq!(linger(false, WhenLost::EndsAll), LINGER_MAX);
-        assert_eq!(linger(true, WhenLost::EndsAll), short);
-        assert_eq!(linger(false, WhenLost::Reported), short);
-        assert_eq!(linger(false, WhenLost::ByDeadline), short);
     }
 }

@@ -36,7 +36,7 @@ use layout::Layout;
 use merging::Held;
 use peer::Peer;
 use queue::Order;
-pub use queue::{Queue, run_led, run_local_led};
+pub use queue::{Led, Queue, run_led, run_led_to_end, run_local_led};
 pub use ship::Ship;
 
 /// The peer that manages.
@@ -55,7 +55,8 @@ pub struct Config {
     /// in the order of their numbers. None: the first manages all.
     pub fanout: Option<u32>,
     /// How long the manager waits, when all is done, for nodes that have not said
-    /// hello yet, and every peer for what it sent to leave.
+    /// hello yet, and every peer for what it sent to leave. Where a peer that ends before the
+    /// first one ends all, the others wait for that, however long it takes.
     pub linger: Duration,
     /// How long a node waits for a manager that says nothing, before it is welcomed
     /// too. The manager may start so much later, or be stopped for so long.
@@ -234,9 +235,6 @@ pub struct Ran {
     pub stats: Vec<Stats>,
     /// Why its node left before the end, where the others do without it.
     pub unfit: Option<String>,
-    /// What its accelerators have not let go of, though others have done it: it hangs, or
-    /// takes very long.
-    pub hangs: Option<String>,
     /// Nodes that this peer, a manager, did without, each with the reason.
     pub refused: Vec<String>,
     /// Still open, for the end of some transports waits for others, and ends all if one
@@ -335,12 +333,14 @@ pub fn run_journaled(
     config: &Config,
     journal: Option<Pieces<'_>>,
 ) -> Result<Ran, ClusterError> {
-    run_to_end(endpoint, tasks, config, journal, Ok)
+    run_to_end(endpoint, tasks, config, journal, |_, ran| ran)
 }
 
-/// As [`run_journaled`], which ends when all accelerators have let go: never, if a unit hangs
-/// here. So `hung` is called before, with what this peer did while that was done by others:
-/// it may do what is left to do, and end the process.
+/// As [`run_journaled`], which ends when all threads of this peer have: never, if a unit or a
+/// disk hangs here. So `hung` is called before, with what hangs or takes very long, and what
+/// this peer did, or why it failed: it may do what is left to do, and end the process. It is
+/// not where a unit hangs on this very thread, which computes units of a job whose others took
+/// some microseconds here, on peers that do not manage.
 ///
 /// # Errors
 /// As [`run_journaled`], and those of `hung`.
@@ -349,12 +349,15 @@ pub fn run_to_end(
     tasks: &[&dyn Task],
     config: &Config,
     journal: Option<Pieces<'_>>,
-    hung: impl FnOnce(Ran) -> Result<Ran, ClusterError>,
+    hung: impl FnOnce(&str, Result<Ran, ClusterError>) -> Result<Ran, ClusterError>,
 ) -> Result<Ran, ClusterError> {
     let config = &config.fit(tasks);
     std::thread::scope(|scope| {
-        let ran = Peer::new(endpoint, tasks, config, scope, (journal, None))?.run()?;
-        if ran.hangs.is_some() { hung(ran) } else { Ok(ran) }
+        let (ran, hangs) = Peer::new(endpoint, tasks, config, scope, (journal, None))?.run();
+        match hangs {
+            Some(what) => hung(&what, ran),
+            None => ran,
+        }
     })
 }
 
@@ -374,8 +377,8 @@ pub fn run_local(
 /// As [`run_local`]; the manager goes on from what its journal tells and records what is done.
 ///
 /// # Errors
-/// As [`run_journaled`], and if a node cannot do what it is given, as where units that are to be
-/// sent cannot be.
+/// As [`run_journaled`], and if a node cannot go on or do what it is given, as where units that
+/// are to be sent cannot be.
 pub fn run_local_journaled(
     nodes: u32,
     tasks: &[&dyn Task],
@@ -425,11 +428,11 @@ fn locals<T>(
         let mut stats = ran.stats;
         for (other, node) in others.into_iter().zip(1..) {
             match other.join() {
-                // It was asked for by number: the others do not do without it in silence.
+                // It was asked for by number: the others do not do without it in silence. To
+                // them it is lost, which only counters tell.
                 Ok(Ok((_, Some(why)))) => return Err(left(node, why)),
+                Ok(Err(error)) => return Err(error),
                 Ok(Ok((of_other, None))) => stats.extend(of_other),
-                // What keeps one from going on the manager sees, and tells: it is lost.
-                Ok(Err(_)) => {}
                 Err(panic) => resume_unwind(panic),
             }
         }
@@ -485,7 +488,11 @@ fn caught<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, S
     })
 }
 
-/// How long a peer waits, when all is done, for accelerators to let go of what others did.
+/// Longer than any run.
+const LINGER_MAX: Duration = Duration::from_secs(1 << 32);
+
+/// How long a peer that has ended waits for its threads, as for accelerators to let go of what
+/// others did.
 const LETS_GO: Duration = Duration::from_secs(5);
 
 /// A peer's own thread does what takes no longer. To hand it to another one, and what

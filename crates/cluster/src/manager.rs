@@ -7,7 +7,7 @@ mod pace;
 mod pool;
 mod settings;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -63,7 +63,8 @@ pub enum Event<R> {
     Abort(JobId),
     /// No node will come that is not here.
     Deserted,
-    /// That node is to leave when it has done what it has.
+    /// That node is to leave when it has done what it has; one that is no member, or joins
+    /// again, when it joins.
     Leave(NodeId),
     /// No jobs will come: those there are are ended, then all nodes are dismissed.
     Drain,
@@ -99,6 +100,8 @@ pub struct Manager<R> {
     config: Config,
     now: Duration,
     members: BTreeMap<NodeId, Member>,
+    /// Nodes that are to leave, members or not.
+    leaves: BTreeSet<NodeId>,
     /// Members that asked for more than they got, first come, first served.
     waiting: VecDeque<(NodeId, Epoch)>,
     jobs: BTreeMap<JobId, Job<R>>,
@@ -123,6 +126,7 @@ impl<R> Manager<R> {
             config,
             now: Duration::ZERO,
             members: BTreeMap::new(),
+            leaves: BTreeSet::new(),
             waiting: VecDeque::new(),
             jobs: BTreeMap::new(),
             merging: BTreeMap::new(),
@@ -151,6 +155,7 @@ impl<R> Manager<R> {
             Event::Abort(job) => self.fail(job, JobError::Aborted, actions),
             Event::Deserted => self.deserted(actions),
             Event::Leave(node) => {
+                self.leaves.insert(node);
                 if let Some(member) = self.members.get_mut(&node) {
                     member.leaving = true;
                     self.settle(node, actions);

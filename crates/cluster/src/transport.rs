@@ -39,6 +39,11 @@ pub trait Endpoint: Send {
     /// If the transport has failed as a whole.
     fn receive(&mut self, until: Option<Instant>) -> Result<Received, TransportError>;
 
+    /// Whether a peer that ends before the first one, even in good order, ends all.
+    fn ends_all(&self) -> bool {
+        false
+    }
+
     /// Ends a wait of [`Endpoint::receive`], this one or else the next, from any thread.
     fn waker(&self) -> Waker;
 

@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use cellway::cluster::drive::{Config, Farewell, Ran, Report};
+use cellway::cluster::drive::{ClusterError, Config, Farewell, Ran};
 use cellway::cluster::task::Part;
 use cellway::cluster::transport::Endpoint;
+use cellway::storage;
 
 use super::{LINGER_MAX, Mode, Nodes, Peer, Print, Rank, leave, meet};
 use crate::exit::{self, Exit};
@@ -36,7 +37,7 @@ impl Nodes {
         if !matches!(*peer.borrow(), Peer::Begins(_)) {
             return Err(error);
         }
-        let config = self.config(&args.cluster);
+        let config = args.cluster.config();
         if args.cluster.mode == Some(Mode::Single) {
             return self.stay_alone(config.linger);
         }
@@ -57,28 +58,44 @@ pub(super) fn begun(peer: &RefCell<Peer>) -> anyhow::Result<Box<dyn Endpoint>> {
     }
 }
 
-/// Ends this process, in which a unit hangs that others have done, with the result if there is
-/// one to print. An output cannot get its name while somebody may put something to it.
-pub(super) fn end_though_hung(mut ran: Ran, print: Print<'_, Option<Part>>) -> Ran {
-    let hangs = ran.hangs.take().unwrap_or_default();
-    let ended = match (ran.report.take(), print) {
-        (None, _) => Ok(()),
-        (Some(Report { mut results, .. }), Some(print)) => match results.pop() {
-            Some(Ok(part)) => print(part),
-            Some(Err(error)) => Err(error.into()),
-            None => Ok(()),
-        },
-        (report, None) => {
-            exit::complain(&format!("{hangs}; OUTPUT waits for it: stop this run to give it up"));
-            ran.report = report;
-            return ran;
+/// Ends this process, in which something hangs that nobody waits for, with the result if there
+/// is one to print, or with why there is none. An output cannot get its name while somebody may
+/// put something to it.
+pub(super) fn end_though_hung(
+    hangs: &str,
+    ran: Result<Ran, ClusterError>,
+    print: Print<'_, Option<Part>>,
+    failed: impl FnOnce(ClusterError) -> anyhow::Error,
+) -> Ran {
+    let (ended, farewell) = match ran {
+        Err(error) => (Err(failed(error)), None),
+        Ok(mut ran) => {
+            let result = ran.report.as_mut().and_then(|report| report.results.pop());
+            let ended = match (result, print) {
+                (None, _) => Ok(()),
+                (Some(Err(error)), _) => Err(error.into()),
+                (Some(Ok(part)), Some(print)) => print(part),
+                (Some(result), None) => {
+                    exit::complain(&format!(
+                        "{hangs}; OUTPUT waits for it: stop this run to give it up"
+                    ));
+                    if let Some(report) = &mut ran.report {
+                        report.results.push(result);
+                    }
+                    return ran;
+                }
+            };
+            (ended, Some(ran.farewell))
         }
     };
     exit::complain(&format!("{hangs}; this process ends without it, and without statistics"));
-    let exit = match ended.and(ran.farewell.say().map_err(Into::into)) {
+    let said = farewell.map_or(Ok(()), Farewell::say);
+    let exit = match ended.and(said.map_err(Into::into)) {
         Ok(()) => Exit::Done,
         Err(error) => exit::of_failure(&error),
     };
+    // Nothing is dropped any more, as the output of a run that failed.
+    let _halted = storage::remove_unfinished();
     leave(exit.code());
     std::process::exit(exit.code().into())
 }

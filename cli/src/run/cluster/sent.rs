@@ -85,7 +85,7 @@ impl Nodes {
         if args.verbose {
             exit::tell(&format!("{}: blocks are sent to this node", shown(input)));
         }
-        let (config, floor_bytes) = (self.config(&args.cluster), stream::floor_bytes());
+        let (config, floor_bytes) = (args.cluster.config(), stream::floor_bytes());
         let (_, stats) = meet(peer, &[&task], &config, (None, Into::into), None)?;
         // How long the input is it was told with its first lease.
         if let Some(plan) =

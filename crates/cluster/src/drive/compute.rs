@@ -36,6 +36,10 @@ pub(super) struct Works<'env> {
 /// How a node worked, and why it left before the end, where the others do without it.
 pub(super) type Worked = (Vec<Stats>, Option<String>);
 
+/// A job whose lease held the peer's own thread for so long, though it was thought to be short,
+/// is not computed there any more: the manager heard nothing meanwhile.
+const HELD_MAX: Duration = Duration::from_secs(1);
+
 /// A lease that is computed.
 #[derive(Clone, Copy)]
 struct Given {
@@ -63,6 +67,8 @@ pub(super) struct Compute<'scope, 'env> {
     own_thread: Option<Works<'env>>,
     /// What a unit took last, in seconds, of which job.
     unit_took: Option<(JobId, f64)>,
+    /// The last job that held this thread for too long.
+    held_up: Option<JobId>,
     /// The last one.
     sessions: SessionId,
     /// Sessions that have not ended.
@@ -97,6 +103,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             beside: None,
             own_thread: None,
             unit_took: None,
+            held_up: None,
             sessions: SessionId(0),
             working: 0,
             stats: Vec::new(),
@@ -205,6 +212,10 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         if let Ended::Computed(_, took) = &ended {
             let Lease { job, units, .. } = given.lease;
             self.unit_took = Some((job, took.as_secs_f64() / units.max(1) as f64));
+            let was_here = self.own_thread.as_ref().is_some_and(|own| own.id == given.to);
+            if was_here && *took >= HELD_MAX {
+                self.held_up = Some(job);
+            }
         }
         if matches!(ended, Ended::Computed(..)) {
             self.fetch.computed(now, lease);
@@ -313,16 +324,15 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         self.working > 0
     }
 
-    /// What accelerators have that were told to let go.
-    pub(super) fn hangs(&self) -> Option<String> {
-        let given = self.given.values().map(|given| given.lease);
-        let units = given.map(|lease| (lease.job, lease.first, lease.first + lease.units - 1));
-        let names = units.filter_map(|(job, first, last)| {
-            Some(format!("{}: unit {first} to {last}", self.jobs.get(job)?.description().kernel))
+    /// What accelerators have: of which kernel which units.
+    pub(super) fn given(&self) -> BTreeMap<LeaseId, String> {
+        let given = self.given.iter().filter_map(|(id, Given { lease, .. })| {
+            let task = self.jobs.get(lease.job)?;
+            let last = lease.first + lease.units - 1;
+            let kernel = &task.description().kernel;
+            Some((*id, format!("{kernel}: unit {} to {last}", lease.first)))
         });
-        let names = names.collect::<Vec<_>>().join("; ");
-        let what = "has not ended, and was done by others";
-        (self.working > 0).then(|| format!("node {}: {names} {what}", self.own.0))
+        given.collect()
     }
 
     /// How it worked.
@@ -429,6 +439,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         let is_short = self.unit_took.is_some_and(|(of, took)| {
             of == job && took * lease.units as f64 <= OWN_MAX.as_secs_f64()
         });
+        let is_short = is_short && self.held_up != Some(job);
         if is_short && self.own != self.manager && task.can_step() {
             let begun = match self.own_thread.take() {
                 Some(begun) => begun,
@@ -463,8 +474,11 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         Ok(Works { id: self.sessions, kind, session })
     }
 
+    /// Nobody waits for what is given any more.
     fn close(&mut self) {
         for works in [self.beside.take(), self.own_thread.take()].into_iter().flatten() {
+            let given = self.given.iter().filter(|(_, given)| given.to == works.id);
+            given.for_each(|(lease, _)| works.session.stop(*lease));
             works.session.close();
         }
     }
@@ -474,5 +488,59 @@ impl Drop for Compute<'_, '_> {
     /// The accelerators of a peer that fails end too.
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::task::Waker;
+
+    use kernels::Crc32c;
+    use storage::Input;
+    use stream::{Options, Progress};
+
+    use super::*;
+    use crate::Epoch;
+    use crate::drive::Ship;
+    use crate::task::KernelTask;
+
+    #[test]
+    fn a_job_that_held_up_its_peer_is_not_computed_there_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("in");
+        std::fs::write(&path, [7; 9 * 4096]).unwrap();
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let options =
+            Options { block_bytes: Some(4096), accelerators: Some(1), ..Options::default() };
+        let crc = Crc32c::new();
+        let task = KernelTask::new(&crc, &input, None, &options, &progress).unwrap();
+        let tasks: [&dyn Task; 1] = [&task];
+        let (to, brought) = mpsc::channel();
+        let bring = Bring { to, waker: Waker::noop().clone() };
+        std::thread::scope(|scope| {
+            let nodes = (NodeId(1), NodeId(0));
+            let config = Config { ship: Ship::Locators, ..Config::default() };
+            let mut compute = Compute::new(nodes, &tasks, &config, bring, scope);
+            let (now, job, epoch, mut out) = (Duration::ZERO, JobId(0), Epoch(1), Vec::new());
+            compute.start(now, &mut out);
+            let heartbeat = Duration::from_secs(1);
+            compute.told(now, ToNode::Welcome { epoch, heartbeat }, &mut out);
+            compute.job(job, 0, task.description());
+            let short = Duration::from_micros(1);
+            let places = [short, HELD_MAX, short, short].into_iter().zip(1..).map(|(took, id)| {
+                let lease = Lease { id: LeaseId(id), job, first: id, units: 1 };
+                compute.told(now, ToNode::Lease { epoch, lease }, &mut out);
+                let own = compute.own_thread().filter(|own| compute.is_computed(own.id)).cloned();
+                if let Some(own) = &own {
+                    // As it would by its steps.
+                    own.session.stop(lease.id);
+                }
+                while !matches!(brought.recv().unwrap(), Brought::Ended(id, _) if id == lease.id) {}
+                compute.ended(now, lease.id, Ended::Computed(Vec::new(), took), &mut out);
+                own.is_some()
+            });
+            assert_eq!(places.collect::<Vec<_>>(), [false, true, false, false]);
+        });
     }
 }

@@ -19,6 +19,11 @@ impl Layout {
         Self { peers, fanout: fanout.unwrap_or(most).min(most).max(1) }
     }
 
+    /// Whether there is such a peer.
+    pub(super) fn has(self, peer: NodeId) -> bool {
+        peer.0 < self.peers
+    }
+
     /// Its manager's peer; the first is its own.
     pub(super) fn above(self, peer: NodeId) -> NodeId {
         NodeId(peer.0.checked_sub(1).map_or(MANAGER.0, |before| before / self.fanout))

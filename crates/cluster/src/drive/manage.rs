@@ -118,9 +118,16 @@ impl<'env> Manage<'env> {
                 if let Some(task) = self.jobs.get(job) {
                     self.on(now, Event::Submit(job, task.spec()), out);
                 }
+                self.fail_if_deserted(now, out);
             }
             Order::Abort(job) => self.on(now, Event::Abort(job), out),
-            Order::Leave(node) => self.on(now, Event::Leave(node), out),
+            Order::Leave(node) => {
+                self.computes &= node != MANAGER;
+                if self.layout.has(node) {
+                    self.on(now, Event::Leave(node), out);
+                }
+                self.fail_if_deserted(now, out);
+            }
             Order::Close => {
                 self.is_submitted = true;
                 self.go_on(now, out);
@@ -388,7 +395,7 @@ impl<'env> Manage<'env> {
                 Err(error) => Err(error),
             });
         }
-        let (counters, unrecorded) = (self.manager.counters(), self.unrecorded);
+        let (counters, unrecorded) = (self.manager.counters(), self.unrecorded.take());
         Ok(Report { results, counters, unrecorded })
     }
 
@@ -449,6 +456,13 @@ impl<'env> Manage<'env> {
         } else if self.results.len() == self.jobs.tasks().len() {
             keep.all_done();
         }
+    }
+}
+
+impl Drop for Manage<'_> {
+    /// Nobody waits for a job of a manager that has ended, also by a panic.
+    fn drop(&mut self) {
+        self.queue.iter().for_each(|queue| queue.over());
     }
 }
 

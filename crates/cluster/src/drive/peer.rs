@@ -1,9 +1,9 @@
 //! One peer's loop: what comes in goes to its manager and its node, what they say goes out.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,14 @@ use super::queue::Queue;
 use super::ship::Asked;
 use super::submanage::Submanage;
 use super::{
-    Bring, Brought, ClusterError, Config, Farewell, LETS_GO, MANAGER, Ran, Report, caught,
+    Bring, Brought, ClusterError, Config, Farewell, LETS_GO, LINGER_MAX, MANAGER, Ran, Report,
+    caught,
 };
-use crate::NodeId;
 use crate::node::Left;
 use crate::task::{Task, said};
 use crate::transport::{Endpoint, Received};
 use crate::wire::{Message, Packet};
+use crate::{LeaseId, NodeId};
 
 /// So many messages at most are received before what is due, though more are there.
 const AHEAD_MAX: u32 = 1 << 16;
@@ -64,14 +65,28 @@ pub(super) struct Peer<'scope, 'env> {
     quiet: u32,
 }
 
-/// What came of jobs at the manager, how the node worked, who was refused, and what hangs.
-type Did = (Option<Report>, Worked, Vec<String>, Option<String>);
+/// What came of jobs at the manager, how the node worked, and who was refused.
+type Did = (Option<Report>, Worked, Vec<String>);
+
+/// What a peer did, and what of it still runs though nobody waits for it: it hangs, or takes
+/// very long.
+pub(super) type Ended = (Result<Ran, ClusterError>, Option<String>);
 
 /// Tells those that their manager is none, and the one of all that they will come.
 pub(super) fn orphaned(nodes: Vec<NodeId>) -> impl Iterator<Item = (NodeId, Message)> {
     let root = (!nodes.is_empty()).then_some(MANAGER);
     let told: Vec<_> = nodes.iter().copied().chain(root).collect();
     told.into_iter().map(move |to| (to, Message::Orphans(nodes.clone())))
+}
+
+/// By the leases that accelerators have, if it is these.
+fn hangs(node: NodeId, given: &BTreeMap<LeaseId, String>) -> String {
+    let node = node.0;
+    if given.is_empty() {
+        return format!("node {node}: what it merges, reads or brings to the disk has not ended");
+    }
+    let given: Vec<_> = given.values().map(String::as_str).collect();
+    format!("node {node}: {} has not ended", given.join("; "))
 }
 
 impl<'scope, 'env> Peer<'scope, 'env> {
@@ -90,6 +105,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let mut config = config.clone();
         // Of these all may be there, whatever the limit for those that come later.
         config.manager.nodes_max = config.manager.nodes_max.max(peers as usize);
+        config.manager.jobs_max = config.manager.jobs_max.max(tasks.len());
         config.hello.tasks = said(tasks);
         let config = &config;
         let manage = manages.then(|| Manage::new((tasks, queue), config, layout, &bring, scope));
@@ -104,7 +120,10 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let computes = !manages || config.manager_computes;
         let nodes = (own, if has_group { own } else { above });
         let compute = computes.then(|| Compute::new(nodes, tasks, config, bring, scope));
-        let (started, linger) = (Instant::now(), config.linger);
+        // The first one may take long over its result, and serve without one that leaves. It is
+        // not waited for where nobody would tell that it is lost.
+        let linger = if !manages && endpoint.ends_all() { LINGER_MAX } else { config.linger };
+        let started = Instant::now();
         let (to_self, ahead, quiet) = (VecDeque::new(), 0, 0);
         Ok(Self {
             endpoint,
@@ -126,21 +145,39 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         })
     }
 
-    pub(super) fn run(mut self) -> Result<Ran, ClusterError> {
-        match self.work() {
-            Ok((report, (stats, unfit), refused, hangs)) => {
+    pub(super) fn run(mut self) -> Ended {
+        let worked = self.work();
+        let until = Instant::now() + LETS_GO;
+        if worked.is_ok() {
+            self.lets_go(until);
+        }
+        let node = self.endpoint.own();
+        let mut given = self.compute.as_ref().map(Compute::given).unwrap_or_default();
+        let ran = match worked.and_then(|()| self.end()) {
+            Ok((report, (stats, unfit), refused)) => {
                 let farewell = Farewell { endpoint: self.endpoint, linger: self.linger };
-                Ok(Ran { report, stats, unfit, hangs, refused, farewell })
+                Ok(Ran { report, stats, unfit, refused, farewell })
             }
             Err(error) => {
                 // What went wrong matters more than whether the others hear of it.
                 let _ = self.endpoint.close(Instant::now());
                 Err(error)
             }
+        };
+        // Threads end with what they work for. Each can bring something until it has ended.
+        drop((self.kept, self.manage, self.submanage, self.compute));
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.brought.recv_timeout(left) {
+                Ok(Brought::Ended(lease, _)) => drop(given.remove(&lease)),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return (ran, None),
+                Err(RecvTimeoutError::Timeout) => return (ran, Some(hangs(node, &given))),
+            }
         }
     }
 
-    fn work(&mut self) -> Result<Did, ClusterError> {
+    fn work(&mut self) -> Result<(), ClusterError> {
         let now = self.now();
         let mut out = Vec::new();
         if let Some(manage) = &mut self.manage {
@@ -161,15 +198,20 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 None => self.turn(None, &mut out)?,
             }
         }
-        self.send(&mut out)?;
-        // The accelerators let go of what nobody waits for.
-        let until = Instant::now() + LETS_GO;
+        self.send(&mut out)
+    }
+
+    /// The accelerators let go of what nobody waits for, and tell how they worked.
+    fn lets_go(&mut self, until: Instant) {
+        let mut unsent = Vec::new();
         while self.compute.as_mut().is_some_and(Compute::closes) {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(brought) = self.brought.recv_timeout(left) else { break };
-            self.take(brought, &mut out);
+            self.take(brought, &mut unsent);
         }
-        let hangs = self.compute.as_ref().and_then(Compute::hangs);
+    }
+
+    fn end(&mut self) -> Result<Did, ClusterError> {
         let refused = match (&self.manage, &self.submanage) {
             (Some(manage), _) => manage.refused(),
             (None, Some(group)) => group.refused(),
@@ -179,7 +221,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let report = self.manage.take().map(Manage::end).transpose();
         let group = self.submanage.take().map(Submanage::end).transpose();
         let (stats, unfit) = worked?.unwrap_or_default();
-        Ok((report?, (stats, unfit.or(group?.flatten())), refused, hangs))
+        Ok((report?, (stats, unfit.or(group?.flatten())), refused))
     }
 
     /// Goes on, while this thread computes too.

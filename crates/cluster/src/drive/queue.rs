@@ -96,7 +96,23 @@ pub fn run_led<T: Send>(
     tasks: &[&dyn Task],
     config: &Config,
     lead: impl FnOnce(&Queue<'_>) -> T + Send,
-) -> Result<(Ran, Option<T>), ClusterError> {
+) -> Led<T> {
+    run_led_to_end(endpoint, tasks, config, lead, |_, ran| ran)
+}
+
+/// As [`run_led`], which ends when all threads of this peer have: never, if a unit hangs here,
+/// of a job that was aborted too. So `hung` is called before, as that of
+/// [`run_to_end`](super::run_to_end), when `lead` has returned.
+///
+/// # Errors
+/// As [`run_led`], and those of `hung`.
+pub fn run_led_to_end<T: Send>(
+    endpoint: Box<dyn Endpoint>,
+    tasks: &[&dyn Task],
+    config: &Config,
+    lead: impl FnOnce(&Queue<'_>) -> T + Send,
+    hung: impl FnOnce(&str, Led<T>) -> Led<T>,
+) -> Led<T> {
     let config = &config.fit(tasks);
     std::thread::scope(|scope| {
         let queue = (endpoint.own() == MANAGER).then(|| Queue::new(tasks));
@@ -106,11 +122,14 @@ pub fn run_led<T: Send>(
                 lead(&closes.0)
             })
         });
-        let peer = Peer::new(endpoint, tasks, config, scope, (None, queue.clone()));
-        let ran = peer.and_then(Peer::run);
-        queue.iter().for_each(|queue| queue.over());
+        let peer = Peer::new(endpoint, tasks, config, scope, (None, queue));
+        let (ran, hangs) = peer.map_or_else(|error| (Err(error), None), Peer::run);
         let led = leads.map(|leads| leads.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        Ok((ran?, led))
+        let ran = ran.map(|ran| (ran, led));
+        match hangs {
+            Some(what) => hung(&what, ran),
+            None => ran,
+        }
     })
 }
 
@@ -132,6 +151,9 @@ pub fn run_local_led<T: Send>(
     let (_, stats, led) = locals(nodes, tasks, config, first)?;
     Ok((led, stats))
 }
+
+/// What a peer did, and on the first one what who leads returned.
+pub type Led<T> = Result<(Ran, Option<T>), ClusterError>;
 
 /// At the end of who leads, also by a panic, no jobs will come.
 struct Closes<'env>(Arc<Queue<'env>>);
@@ -200,18 +222,19 @@ impl<'env> Queue<'env> {
     /// Why there is none, or will not be: [`JobError::Aborted`] where the manager ended before.
     pub fn wait(&self, job: JobId) -> Result<Option<Part>, JobError> {
         let mut state = self.state();
-        let ended = loop {
+        let (ended, task) = loop {
+            let task = self.jobs.get(job);
             if let Some(ended) = state.ended.remove(&job) {
-                break ended;
+                // Before another thread that waits for it looks whether there is such a job.
+                self.jobs.close(job);
+                break (ended, task);
             }
-            if state.is_over || self.jobs.get(job).is_none() {
-                break Err(JobError::Aborted);
+            if state.is_over || task.is_none() {
+                break (Err(JobError::Aborted), None);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        let task = self.jobs.get(job);
-        self.jobs.close(job);
         let load = |held: Held| {
             let task = task.ok_or("there is no such job")?;
             caught("a kernel", || held.load(&*task))
@@ -224,8 +247,8 @@ impl<'env> Queue<'env> {
         Self::order(&mut self.state(), Order::Abort(job));
     }
 
-    /// A node is to leave when it has done what it has; of a tree one that the first peer
-    /// manages, with its group. The others go on.
+    /// A node is to leave when it has done what it has, or when it joins, if it has not yet; of
+    /// a tree one that the first peer manages, with its group. The others go on.
     pub fn leave(&self, node: NodeId) {
         Self::order(&mut self.state(), Order::Leave(node));
     }
@@ -254,7 +277,9 @@ impl<'env> Queue<'env> {
 
     /// The manager has ended.
     pub(super) fn over(&self) {
-        self.state().is_over = true;
+        let mut state = self.state();
+        (state.is_over, state.manager) = (true, None);
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -267,5 +292,61 @@ impl<'env> Queue<'env> {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Barrier, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
+    use kernels::Crc32c;
+    use stream::{Options, Progress};
+
+    use super::*;
+    use crate::task::RemoteTask;
+
+    /// That one looks for it while the other takes it is a matter of luck.
+    #[test]
+    fn one_of_two_threads_that_wait_for_a_job_gets_its_result() {
+        const JOBS: u64 = 20_000;
+        fn waits(queue: &Queue<'_>, begin: &Barrier, ends: bool) -> u64 {
+            let waits = |job| {
+                if ends {
+                    queue.ended(JobId(job), Ok(None));
+                }
+                begin.wait();
+                u64::from(queue.wait(JobId(job)).is_ok())
+            };
+            (0..JOBS).map(waits).sum()
+        }
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            let (kernel, progress) = (Crc32c::new(), Progress::default());
+            let task = RemoteTask::new(&kernel, "it", &Options::default(), &progress).unwrap();
+            let tasks: [&dyn Task; 1] = [&task];
+            let queue = Queue::new(&tasks);
+            for job in 0..JOBS {
+                assert_eq!(queue.submit(0, None).unwrap(), JobId(job));
+            }
+            let (begin, ends) = (Barrier::new(2), AtomicBool::new(false));
+            let both = thread::scope(|scope| {
+                // Whoever closes a job is held up.
+                scope.spawn(|| {
+                    while !ends.load(Ordering::Relaxed) {
+                        queue.jobs.get(JobId(JOBS - 1));
+                    }
+                });
+                let other = scope.spawn(|| waits(&queue, &begin, false));
+                let both = waits(&queue, &begin, true) + other.join().unwrap();
+                ends.store(true, Ordering::Relaxed);
+                both
+            });
+            tell.send(both)
+        });
+        let both = told.recv_timeout(Duration::from_secs(120));
+        assert_eq!(both, Ok(JOBS), "a thread waits for what another has");
     }
 }

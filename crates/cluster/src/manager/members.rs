@@ -167,7 +167,7 @@ impl<R> Manager<R> {
             given: 0,
             gave: self.now,
             leases: BTreeMap::new(),
-            leaving: false,
+            leaving: self.leaves.contains(&node),
             queued: false,
         };
         self.members.insert(node, member);

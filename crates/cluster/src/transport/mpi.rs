@@ -541,6 +541,10 @@ impl Endpoint for Mpi {
         }
     }
 
+    fn ends_all(&self) -> bool {
+        self.when_lost == WhenLost::EndsAll
+    }
+
     fn waker(&self) -> Waker {
         self.wakeup.clone().into()
     }

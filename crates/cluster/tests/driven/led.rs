@@ -2,19 +2,21 @@
 
 use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::task::Waker;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use cellway_cluster::drive::{self, Config, Queue, Ran, Ship, run_led, run_local_led};
 use cellway_cluster::task::{KernelTask, RemoteTask, Task};
-use cellway_cluster::transport::Endpoint as _;
-use cellway_cluster::transport::local::endpoints;
+use cellway_cluster::transport::local::{Local, endpoints};
+use cellway_cluster::transport::{Endpoint, Received, TransportError};
 use cellway_cluster::{JobError, NodeId};
 use record::{Record, Records};
 use storage::Input;
 use stream::{Block, Effect, Kernel, KernelError, Options, Progress, Unit};
 
 use crate::faulty::{self, locals, watched};
-use crate::{file, options};
+use crate::{Sum, file, options};
 
 /// Bytes near a mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Record)]
@@ -354,5 +356,107 @@ fn a_node_leaves_when_it_is_told_to_and_the_others_go_on() {
         for part in found {
             assert_eq!(task.result(part).unwrap(), wanted[0]);
         }
+    });
+}
+
+/// Where nobody can come, nobody is waited for.
+#[test]
+fn a_job_ends_at_once_when_the_last_node_has_left_or_was_refused() {
+    watched("it", || {
+        let (_dir, path) = file(LEN, 11);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let (kernel, sum) = (start(), Sum::whole());
+        let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+        let other = KernelTask::new(&sum, &input, None, &options(), &progress).unwrap();
+        let mut config = Config { manager_computes: false, ..Config::default() };
+        config.manager.join_wait = Duration::from_secs(24 * 3600);
+        let config = &config;
+        for is_refused in [false, true] {
+            let [manager, node] = locals().map(Box::new);
+            let (leave, left) = mpsc::channel();
+            let lead = move |queue: &Queue<'_>| {
+                let early = queue.submit(0, None).unwrap();
+                if !is_refused {
+                    queue.wait(early).unwrap();
+                    queue.leave(NodeId(1));
+                }
+                left.recv().unwrap();
+                queue.wait(queue.submit(0, None).unwrap()).unwrap_err()
+            };
+            let (task, other): (&dyn Task, &dyn Task) = (&task, &other);
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    let task = if is_refused { other } else { task };
+                    faulty::run(node, &[task], config).unwrap();
+                    leave.send(()).unwrap();
+                });
+                let (ran, error) = run_led(manager, &[task], config, lead).unwrap();
+                ran.farewell.say().unwrap();
+                let error = error.unwrap();
+                assert!(matches!(error, JobError::NoNodes { .. }), "{error}");
+            });
+        }
+    });
+}
+
+/// A transport where a loss ends all; tells for how long each is ready to wait at its end.
+struct EndsAll(Local, Sender<(NodeId, Duration)>);
+
+impl Endpoint for EndsAll {
+    fn own(&self) -> NodeId {
+        self.0.own()
+    }
+
+    fn peers(&self) -> u32 {
+        self.0.peers()
+    }
+
+    fn send(&mut self, to: NodeId, message: Vec<u8>) -> Result<(), TransportError> {
+        self.0.send(to, message)
+    }
+
+    fn receive(&mut self, until: Option<Instant>) -> Result<Received, TransportError> {
+        self.0.receive(until)
+    }
+
+    fn ends_all(&self) -> bool {
+        true
+    }
+
+    fn waker(&self) -> Waker {
+        self.0.waker()
+    }
+
+    fn close(self: Box<Self>, until: Instant) -> Result<(), TransportError> {
+        let waits = until.saturating_duration_since(Instant::now());
+        self.1.send((self.0.own(), waits)).unwrap();
+        Box::new(self.0).close(until)
+    }
+}
+
+#[test]
+fn who_leaves_waits_for_the_first_one_where_it_would_end_it() {
+    watched("it", || {
+        let (_dir, path) = file(LEN, 11);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let kernel = start();
+        let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+        let (tasks, config) = (&[&task as &dyn Task], &Config::default());
+        let (tell, told) = mpsc::channel();
+        let [manager, node] = locals().map(|end| Box::new(EndsAll(end, tell.clone())));
+        let lead = move |queue: &Queue<'_>| {
+            queue.leave(NodeId(1));
+            // That is there to wait for.
+            (told.recv().unwrap(), told)
+        };
+        let ((node, waits), told) = thread::scope(|scope| {
+            scope.spawn(move || faulty::run(node, tasks, config).unwrap());
+            let (ran, led) = run_led(manager, tasks, config, lead).unwrap();
+            ran.farewell.say().unwrap();
+            led.unwrap()
+        });
+        assert!(node == NodeId(1) && waits > Duration::from_secs(24 * 3600), "{waits:?}");
+        let (manager, waits) = told.recv().unwrap();
+        assert!(manager == NodeId(0) && waits <= config.linger, "{waits:?}");
     });
 }

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use cellway_cluster::JobError;
 use cellway_cluster::drive::{Config, Report, run_local};
@@ -117,6 +118,32 @@ fn jobs_are_done_one_after_the_other_by_the_same_nodes() {
     let hash = text(&blake, second.result(two.unwrap()).unwrap());
     let alone = stream::run(&blake, &input, None, &options(), &progress).unwrap();
     assert_eq!(hash, text(&blake, alone.part));
+}
+
+#[test]
+fn there_may_be_very_many_tasks() {
+    let (_dir, path) = file(5000, 3);
+    let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+    let crc = Crc32c::new();
+    let task = KernelTask::new(&crc, &input, None, &options(), &progress).unwrap();
+    let mut config = Config::default();
+    config.manager.jobs_max = 5;
+    let (report, _) = run_local(2, &[&task as &dyn Task; 9], &config).unwrap();
+    assert_eq!(report.results.len(), 9);
+    report.results.into_iter().for_each(|result| assert!(result.unwrap().is_some()));
+}
+
+#[test]
+fn a_thread_that_cannot_go_on_as_a_node_is_no_secret() {
+    let (_dir, path) = file(5000, 3);
+    let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+    let crc = Crc32c::new();
+    let task = KernelTask::new(&crc, &input, None, &options(), &progress).unwrap();
+    // A manager that has not answered when they look again is lost; the first node is its own.
+    let config = Config { patience: Duration::ZERO, ..Config::default() };
+    let runs = (0..1000).map(|_| run_local(4, &[&task], &config));
+    let error = runs.filter_map(Result::err).next().expect("no node was too quick").to_string();
+    assert!(error.contains("the manager cannot be reached any more"), "{error}");
 }
 
 /// Adds bytes up; one unit fails, or does it at first. Notes which threads saw some.

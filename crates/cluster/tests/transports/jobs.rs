@@ -1,5 +1,8 @@
 //! Jobs that depend on the results before, between processes of which one has the input.
 
+use std::time::Duration;
+
+use cellway_cluster::NodeId;
 use cellway_cluster::drive::{Config, Queue, run_led};
 use cellway_cluster::task::{KernelTask, RemoteTask, Task};
 use cellway_cluster::transport::Endpoint;
@@ -57,13 +60,15 @@ impl Kernel for Below {
 
 const LEN: usize = 500_000;
 
-/// Finds the median of bytes, by halves. Nodes begin with a threshold of their own.
+/// Finds the median of bytes, by halves. Nodes begin with a threshold of their own. One leaves
+/// early, which would wait for nobody if that did not end all.
 pub(crate) fn run(endpoint: Box<dyn Endpoint>) -> Result<(), String> {
-    let (own, progress, config) = (endpoint.own().0, Progress::default(), Config::default());
+    let (own, progress, mut config) = (endpoint.own().0, Progress::default(), Config::default());
     let options = Options { block_bytes: Some(4096), accelerators: Some(1), ..Options::default() };
     let kernel = Below(own as u8);
     let said = |error: &dyn std::error::Error| error.to_string();
     if own > 0 {
+        config.linger = Duration::ZERO;
         let task = RemoteTask::new(&kernel, "it", &options, &progress).unwrap();
         let (ran, led) = run_led(endpoint, &[&task], &config, |_| ()).map_err(|e| said(&e))?;
         assert_eq!((led, ran.unfit), (None, None));
@@ -84,7 +89,12 @@ pub(crate) fn run(endpoint: Box<dyn Endpoint>) -> Result<(), String> {
             let below = task.result(queue.wait(job).unwrap()).unwrap();
             let wanted = bytes.iter().filter(|byte| **byte <= middle).count() as u64;
             assert_eq!(below, wanted, "up to {middle}");
-            if below < LEN as u64 / 2 { low = middle + 1 } else { high = middle }
+            if below < LEN as u64 / 2 {
+                low = middle + 1
+            } else {
+                high = middle
+            }
+            queue.leave(NodeId(1));
         }
         low
     };

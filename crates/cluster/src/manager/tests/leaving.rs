@@ -25,6 +25,21 @@ fn a_node_that_leaves_by_its_last_result_leaves_no_pace() {
 }
 
 #[test]
+fn a_node_that_is_to_leave_before_it_joins_or_joins_again_gets_nothing() {
+    let mut bench = bench();
+    assert_eq!(bench.on(Event::Leave(NodeId(0))), []);
+    let epoch = bench.joins(1);
+    assert_eq!(bench.asks(1, epoch, 1).len(), 1);
+    assert_eq!(bench.on(Event::Leave(NodeId(1))), []);
+    bench.on(Event::Lost(NodeId(1)));
+    for node in [0, 1] {
+        let epoch = bench.joins(node);
+        let did = bench.says(node, ToManager::Ask { epoch, in_all: 1 });
+        assert_eq!(did, [Action::Tell(NodeId(node), ToNode::Dismissed { epoch })]);
+    }
+}
+
+#[test]
 fn what_a_node_cannot_do_is_free_for_others_however_many_cannot() {
     let mut bench = bench();
     for node in 1..20 {
