@@ -1,6 +1,6 @@
 //! The manager of all: it sends what was decided, and knows what came of the jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::Scope;
@@ -47,6 +47,8 @@ pub(super) struct Manage<'env> {
     /// Whether its own node does.
     computes: bool,
     group: Group,
+    /// Peers that are gone.
+    lost: BTreeSet<NodeId>,
 }
 
 impl<'env> Manage<'env> {
@@ -77,6 +79,7 @@ impl<'env> Manage<'env> {
             layout,
             computes: config.manager_computes,
             group: Group::new(layout.below(MANAGER)),
+            lost: BTreeSet::new(),
         }
     }
 
@@ -274,8 +277,7 @@ impl<'env> Manage<'env> {
                 }
                 return;
             }
-            // What it put before, others told of.
-            ToManager::Hello(_) if self.layout.above(node) != MANAGER => {
+            ToManager::Hello(_) => {
                 self.keep.iter_mut().for_each(|keep| keep.joined(node));
             }
             _ => {}
@@ -323,8 +325,10 @@ impl<'env> Manage<'env> {
         orphans: impl Iterator<Item = NodeId>,
         out: &mut Vec<(NodeId, Message)>,
     ) {
+        self.lost.insert(node);
         self.group.leaves(node);
         self.expect(orphans);
+        self.keep.iter_mut().for_each(|keep| keep.gone(node));
         self.on(now, Event::Lost(node), out);
         self.fail_if_deserted(now, out);
     }
@@ -332,8 +336,12 @@ impl<'env> Manage<'env> {
     /// Nodes of another manager will come, which is lost or unfit.
     pub(super) fn expect(&mut self, orphans: impl Iterator<Item = NodeId>) {
         // At the end they were told before it went, or may go too.
-        if !self.manager.is_drained() {
-            self.group.expect(orphans);
+        if self.manager.is_drained() {
+            return;
+        }
+        for node in orphans {
+            self.group.expect(std::iter::once(node));
+            self.keep.iter_mut().for_each(|keep| keep.joined(node));
         }
     }
 

@@ -97,9 +97,10 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let has_group = !manages && is_fit && layout.below(own).next().is_some();
         let submanage =
             has_group.then(|| Submanage::new(own, layout, tasks, config, bring.clone(), scope));
-        let again = config.manager.heartbeat();
+        // Who lost its manager, and is not told so, comes when that was silent for as long.
+        let waits = (config.manager.heartbeat(), config.patience);
         let journal = journal.filter(|_| manages);
-        let kept = journal.map(|journal| Keep::new(tasks, journal, again, bring.clone(), scope));
+        let kept = journal.map(|journal| Keep::new(tasks, journal, waits, bring.clone(), scope));
         let kept = kept.transpose()?;
         let computes = !manages || config.manager_computes;
         let nodes = (own, if has_group { own } else { above });
@@ -367,7 +368,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 manage.settled(now, from, (number, failed), out);
             }
             (Message::Settled(number, failed), None, Some(group), _) => {
-                group.settled(from, (number, failed), out);
+                group.settled(now, from, (number, failed), out);
             }
             (Message::Fetch { job, lease, offset, len }, Some(manage), ..) => {
                 manage.fetch(Asked { node: from, job: Some(job), lease, offset, len });
@@ -396,7 +397,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 let why = if self.has_root_ended { Left::Dismissed } else { Left::Lost };
                 self.lost_above(why, out);
             }
-            (Message::Settle(number), _, Some(group), _) => group.settle(number, out),
+            (Message::Settle(number), _, Some(group), _) => group.settle(now, number, out),
             (Message::Settle(number), .., Some(compute)) => compute.settle(number),
             _ => {}
         }

@@ -205,6 +205,10 @@ fn is_welcome(message: &Message) -> Option<()> {
     matches!(message, Message::ToNode(ToNode::Welcome { .. })).then_some(())
 }
 
+fn is_fenced(message: &Message) -> Option<()> {
+    matches!(message, Message::ToNode(ToNode::Fenced { .. })).then_some(())
+}
+
 const EPOCH: Epoch = Epoch(7);
 const WELCOME: Message = Message::ToNode(ToNode::Welcome { epoch: EPOCH, heartbeat: HEARTBEAT });
 const DISMISSED: Message = Message::ToNode(ToNode::Dismissed { epoch: EPOCH });
@@ -235,13 +239,21 @@ fn a_group_has_settled_when_all_of_it_have() {
         node.say(1, &Message::Settled(4, None));
         // Nothing of the group came up before.
         node.say(1, &Message::Settled(5, Some("the disk is full".to_owned())));
-        let failed = first.hears(1, is_settled);
-        assert_eq!(failed, (5, Some("node 3: the disk is full".to_owned())));
+        let failed_by = |number| (number, Some("node 3: the disk is full".to_owned()));
+        assert_eq!(first.hears(1, is_settled), failed_by(5));
         node.say(1, &Message::Settled(5, None));
         assert_eq!(first.hears(1, is_settled), (5, None));
-        // Who is lost is not waited for.
+        // Who is fenced may live, with what it put.
+        let settle = |it: &Message| (*it == Message::Settle(6)).then_some(());
         first.say(1, &Message::Settle(6));
-        node.hears(1, |it| (*it == Message::Settle(6)).then_some(()));
+        node.hears(1, settle);
+        node.0.send(NodeId(1), vec![1, 2, 3]).unwrap();
+        node.hears(1, is_fenced);
+        first.say(1, &Message::Settle(6));
+        node.hears(1, settle);
+        node.say(1, &Message::Settled(6, Some("the disk is full".to_owned())));
+        assert_eq!(first.hears(1, is_settled), failed_by(6));
+        // Who is lost is not waited for.
         drop(node);
         assert_eq!(first.hears(1, is_settled), (6, None));
     };
