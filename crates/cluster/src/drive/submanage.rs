@@ -180,10 +180,11 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         }
     }
 
-    /// The oldest of too many jobs is one that is told of again if need be.
+    /// The oldest of too many jobs that the group has nothing of is told of again if need be.
     fn forget_but(&mut self, newest: JobId) {
+        let is_free = |known: &JobId| *known != newest && !self.submanager.has_lease_of(*known);
         if self.told.len() > KNOWN_MAX
-            && let Some(oldest) = self.told.keys().copied().find(|known| *known != newest)
+            && let Some(oldest) = self.told.keys().copied().find(is_free)
         {
             self.told.remove(&oldest);
             self.jobs.close(oldest);
@@ -447,3 +448,6 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
