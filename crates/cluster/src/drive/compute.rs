@@ -124,6 +124,11 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         self.start(now, out);
     }
 
+    /// There is no other one, for all was done.
+    pub(super) fn end_done(&mut self) {
+        self.left = Some(Left::Dismissed);
+    }
+
     /// Whether its manager is lost.
     pub(super) fn is_orphan(&self) -> bool {
         self.left == Some(Left::Lost)

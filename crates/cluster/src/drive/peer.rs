@@ -454,11 +454,17 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         self.join_root(out);
     }
 
-    /// Who has lost its manager joins that of all, or ends if that is lost.
+    /// Who has lost its manager joins that of all, or ends if that is lost: well, if all was done.
     fn join_root(&mut self, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
         let is_last = self.above == MANAGER || self.lost.contains(&MANAGER);
         match (&mut self.submanage, &mut self.compute) {
+            (Some(submanage), _) if submanage.is_orphan() && self.has_root_ended => {
+                submanage.end_done(now, out);
+            }
+            (None, Some(compute)) if compute.is_orphan() && self.has_root_ended => {
+                compute.end_done();
+            }
             (Some(submanage), _) if submanage.is_orphan() => match is_last {
                 true => submanage.end_lost(now, out),
                 false => submanage.join(now, MANAGER, out),

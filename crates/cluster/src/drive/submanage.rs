@@ -137,6 +137,12 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         self.on(now, Event::Below(manager::Event::Drain), out);
     }
 
+    /// Nor is one needed, for all was done.
+    pub(super) fn end_done(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        self.left = Some(Left::Dismissed);
+        self.end_lost(now, out);
+    }
+
     pub(super) fn told(
         &mut self,
         now: Duration,

@@ -1,7 +1,7 @@
 //! Managers of managers.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellway_cluster::drive::{self, ClusterError, Config, Report, run_local};
 use cellway_cluster::task::{KernelTask, Task};
@@ -310,6 +310,40 @@ fn a_group_that_loses_its_manager_goes_on_with_the_first() {
     };
     test(false);
     test(true);
+}
+
+/// As where only deadlines tell of a loss. Peer 1 of eight manages peer 3, which manages peer 7.
+#[test]
+fn who_finds_its_manager_lost_when_the_first_has_ended_ends_well() {
+    alone(|task| {
+        let [first, above, _, peer, _, _, _, last] = locals::<8>();
+        let mut above = Scripted(above);
+        let config = &Config { patience: Duration::from_millis(200), ..config(Some(2)) };
+        thread::scope(|scope| {
+            let peers = [peer, last]
+                .map(|peer| scope.spawn(move || faulty::run(Box::new(peer), &[task], config)));
+            assert_eq!(above.hears(3, is_hello), 2);
+            Box::new(first).close(Instant::now()).unwrap();
+            // This one says nothing more.
+            let heartbeat = Duration::from_millis(20);
+            above.say(3, &Message::ToNode(ToNode::Welcome { epoch: EPOCH, heartbeat }));
+            for peer in peers {
+                assert!(peer.join().unwrap().unwrap().is_none());
+            }
+        });
+    });
+    // One that manages none.
+    alone(|task| {
+        let [first, above, _, node] = locals::<4>();
+        let mut above = Scripted(above);
+        let config = &Config { patience: Duration::from_millis(200), ..config(Some(2)) };
+        thread::scope(|scope| {
+            let node = scope.spawn(move || faulty::run(Box::new(node), &[task], config));
+            assert_eq!(above.hears(3, is_hello), 1);
+            Box::new(first).close(Instant::now()).unwrap();
+            assert!(node.join().unwrap().unwrap().is_none());
+        });
+    });
 }
 
 #[test]
