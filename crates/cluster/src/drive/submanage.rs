@@ -240,6 +240,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 // It says hello again, when this one knows which of both would be refused above.
                 if self.is_fit {
                     self.on(now, Event::Below(manager::Event::Refuse(node, why)), out);
+                    self.leave_if_empty(now, out);
                 }
                 return;
             }
@@ -437,6 +438,9 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 out.push((self.above, Message::ToManager(message)));
             }
             Action::Tell(node, message) => {
+                if let ToNode::Refused(why) = &message {
+                    self.unfit = Some(format!("node {}: {why}", node.0));
+                }
                 let task_of = |job| self.told.get(&job).cloned();
                 self.group.tell(node, message, task_of, out);
             }

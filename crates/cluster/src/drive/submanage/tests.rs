@@ -1,14 +1,14 @@
 use std::sync::mpsc;
 use std::task::Waker;
 
-use kernels::Crc32c;
+use kernels::{Blake3, Crc32c};
 use storage::Input;
 use stream::{Options, Progress};
 
 use super::*;
 use crate::Lease;
 use crate::drive::MANAGER;
-use crate::task::KernelTask;
+use crate::task::{KernelTask, RemoteTask, said};
 
 const NOW: Duration = Duration::ZERO;
 const OWN: NodeId = NodeId(1);
@@ -105,5 +105,25 @@ fn a_job_of_which_the_group_has_a_lease_is_not_forgotten() {
         // Others were.
         let known = (0..later).filter(|job| bench.group.jobs.get(JobId(*job)).is_some());
         assert_eq!(known.count(), KNOWN_MAX);
+    });
+}
+
+#[test]
+fn a_group_that_refuses_its_last_node_leaves_with_the_reason() {
+    with_group(|mut bench| {
+        let (own, why) = (bench.epoch, "its disk is full".to_owned());
+        bench.hears(OWN, ToManager::Unfit { epoch: own, why });
+        assert_eq!(bench.group.left, None);
+        bench.out.clear();
+        let progress = Progress::default();
+        let other = RemoteTask::new(&Blake3::new(), "in", &Options::default(), &progress).unwrap();
+        let hello = Hello { tasks: said(&[&other]), ..Hello::default() };
+        bench.hears(OTHER, ToManager::Hello(hello));
+        let named = "node 3: the manager's kernel is crc32c, this node's blake3";
+        let left = bench.group.left.as_ref();
+        let why = left.map(ToString::to_string).unwrap_or_default();
+        assert!(why.starts_with(named), "{left:?}");
+        let told = Message::ToManager(ToManager::Unfit { epoch: EPOCH, why });
+        assert!(bench.out.contains(&(MANAGER, told)), "{:?}", bench.out);
     });
 }
