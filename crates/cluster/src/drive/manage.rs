@@ -271,11 +271,7 @@ impl<'env> Manage<'env> {
             ToManager::Unfit { why, .. } => self.group.unfit(node, why.clone()),
             ToManager::Hello(hello) if let Some(why) = self.jobs.unlike(&hello.tasks) => {
                 self.on(now, Event::Refuse(node, why), out);
-                // Those that it was to manage will come, as it is about to say.
-                if self.layout.below(node).next().is_none() {
-                    self.fail_if_deserted(now, out);
-                }
-                return;
+                return self.fail_if_deserted(now, out);
             }
             ToManager::Hello(_) => {
                 self.keep.iter_mut().for_each(|keep| keep.joined(node));
@@ -420,7 +416,8 @@ impl<'env> Manage<'env> {
             Action::Tell(node, message) => {
                 if matches!(message, ToNode::Refused(_)) {
                     // Those of its group come instead, also where all is done.
-                    self.group.expect(self.layout.below(node));
+                    let below = self.layout.below(node);
+                    self.group.expect(below.filter(|node| !self.lost.contains(node)));
                 }
                 let task_of = |job| {
                     let task = self.jobs.get(job)?;

@@ -1,13 +1,13 @@
 use std::sync::mpsc;
 use std::task::Waker;
 
-use kernels::Crc32c;
+use kernels::{Blake3, Crc32c};
 use storage::Input;
 use stream::{Kernel as _, Options, Progress};
 
 use super::*;
 use crate::drive::Brought;
-use crate::task::KernelTask;
+use crate::task::{KernelTask, RemoteTask, said};
 use crate::{Failure, Hello, ToNode};
 
 const NODE: NodeId = NodeId(1);
@@ -182,4 +182,35 @@ fn who_comes_back_settles_before_the_next_record() {
         joins(manage, NodeId(2), out);
         assert_eq!(awaited(manage), [1, 2]);
     });
+}
+
+/// Of three peers the second manages the last.
+#[test]
+fn a_refused_manager_whose_nodes_are_lost_is_the_last_one() {
+    for is_lost in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("in");
+        std::fs::write(&path, [7; 9]).unwrap();
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let (kernel, blake) = (Crc32c::new(), Blake3::new());
+        let task = KernelTask::new(&kernel, &input, None, &Options::default(), &progress).unwrap();
+        let other = RemoteTask::new(&blake, "in", &Options::default(), &progress).unwrap();
+        let hello = Hello { tasks: said(&[&other]), ..Hello::default() };
+        let tasks: &[&dyn Task] = &[&task];
+        let config = Config { manager_computes: false, ..Config::default() };
+        let (to, _brought) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let bring = Bring { to, waker: Waker::noop().clone() };
+            let layout = Layout::new(3, Some(1));
+            let mut manage = Manage::new((tasks, None), &config, layout, &bring, scope);
+            let out = &mut Vec::new();
+            manage.start(NOW, None, out);
+            if is_lost {
+                manage.lost(NOW, NodeId(2), std::iter::empty(), out);
+            }
+            manage.heard(NOW, NODE, ToManager::Hello(hello), out);
+            assert_eq!(manage.group.is_empty(), is_lost);
+            assert_eq!(manage.results.contains_key(&JobId(0)), is_lost);
+        });
+    }
 }

@@ -115,8 +115,8 @@ fn a_group_that_refuses_its_last_node_leaves_with_the_reason() {
         bench.hears(OWN, ToManager::Unfit { epoch: own, why });
         assert_eq!(bench.group.left, None);
         bench.out.clear();
-        let progress = Progress::default();
-        let other = RemoteTask::new(&Blake3::new(), "in", &Options::default(), &progress).unwrap();
+        let (blake, progress) = (Blake3::new(), Progress::default());
+        let other = RemoteTask::new(&blake, "in", &Options::default(), &progress).unwrap();
         let hello = Hello { tasks: said(&[&other]), ..Hello::default() };
         bench.hears(OTHER, ToManager::Hello(hello));
         let named = "node 3: the manager's kernel is crc32c, this node's blake3";
