@@ -10,13 +10,16 @@ use serde_bytes::ByteBuf;
 use stream::Stats;
 
 use super::fetch::{Came, Fetch};
-use super::jobs::{Jobs, KNOWN_MAX};
+use super::jobs::{Jobs, Known};
 use super::keep::Settler;
 use super::{Bring, Brought, ClusterError, Config, OWN_MAX, caught};
 use crate::node::{Action, Event, Left};
 use crate::task::{Description, Ended, Of, Session, Task};
 use crate::wire::{Message, RESULT_BYTES_MAX};
 use crate::{Failure, JobId, Lease, LeaseId, Node, NodeId, ToManager, ToNode};
+
+/// How a node worked is told of so many jobs.
+const STATS_MAX: usize = 64;
 
 /// A job may have one after another, the first of which is still about to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,7 @@ pub(super) struct Compute<'scope, 'env> {
     actions: Vec<Action<ByteBuf>>,
     /// Units of the jobs that it was told of, or why they cannot be done here.
     told: BTreeMap<JobId, Result<u64, String>>,
+    known: Known,
     /// Why none of them can.
     unfit: Option<String>,
     /// Bytes that are sent.
@@ -92,6 +96,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             jobs: Jobs::new(tasks),
             actions: Vec::new(),
             told: BTreeMap::new(),
+            known: Known::default(),
             unfit: config.unfit.clone(),
             fetch: Fetch::new(own, config.ship),
             beside: None,
@@ -144,6 +149,10 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         if is_welcome {
             self.fetch.anew();
         }
+        if let ToNode::Lease { lease, .. } = &message {
+            // One that is not known is found out when it is to be computed.
+            self.known.gives(lease.job);
+        }
         self.on(now, Event::Told(message), out);
         if let Some(why) = self.unfit.as_ref().filter(|_| is_welcome) {
             let why = format!("node {}: {why}", self.own.0);
@@ -189,12 +198,11 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             self.fetch.job(job, description, &*task)
         });
         self.told.insert(job, fits.map(|()| description.units()));
-        if self.told.len() > KNOWN_MAX
-            && let Some(oldest) = self.told.keys().copied().find(|known| *known != job)
-        {
-            self.told.remove(&oldest);
-            self.jobs.close(oldest);
-            self.fetch.forget(oldest);
+        let node = &self.node;
+        for older in self.known.tells(job, |job| node.has_lease_of(job)) {
+            self.told.remove(&older);
+            self.jobs.close(older);
+            self.fetch.forget(older);
         }
     }
 
@@ -265,7 +273,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
 
     /// Of very many jobs the last ones are told of together.
     fn worked(&mut self, stats: Stats) {
-        let is_full = self.stats.len() >= KNOWN_MAX;
+        let is_full = self.stats.len() >= STATS_MAX;
         match self.stats.last_mut() {
             Some(last) if is_full => last.add(&stats),
             _ => self.stats.push(stats),

@@ -443,7 +443,6 @@ impl<'env> Manage<'env> {
     }
 
     fn ended(&mut self, job: JobId, result: Result<Option<Held>, JobError>) {
-        self.group.ended(job);
         if let Some(queue) = &self.queue {
             return queue.ended(job, result);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_bytes::ByteBuf;
 
 use super::group::Group;
-use super::jobs::{Jobs, KNOWN_MAX};
+use super::jobs::{Jobs, Known};
 use super::keep::{Awaited, Settler, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
@@ -42,6 +42,7 @@ pub(super) struct Submanage<'scope, 'env> {
     is_fit: bool,
     /// What it was told of jobs.
     told: BTreeMap<JobId, (u32, Description)>,
+    known: Known,
     settling: Option<Settling>,
     /// Nodes that brought results, and are not gone.
     returned: BTreeSet<NodeId>,
@@ -89,6 +90,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
             below,
             is_fit: false,
             told: BTreeMap::new(),
+            known: Known::default(),
             settling: None,
             returned: BTreeSet::new(),
             absent_max: *patience,
@@ -152,9 +154,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         self.is_fit |= matches!(message, ToNode::Welcome { .. });
         let event = match &message {
             // What it was told of that job did not come.
-            ToNode::Lease { lease, .. } if !self.told.contains_key(&lease.job) => {
-                node::Event::Garbled
-            }
+            ToNode::Lease { lease, .. } if !self.known.gives(lease.job) => node::Event::Garbled,
             _ => node::Event::Told(message),
         };
         self.on(now, Event::Above(event), out);
@@ -180,22 +180,15 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 let units = description.units();
                 self.submanager.describe(job, JobSpec { units, unit_bytes, merging, lease_units });
                 self.told.insert(job, (number, description));
-                self.forget_but(job);
+                let submanager = &mut self.submanager;
+                // Of these the group has nothing.
+                for older in self.known.tells(job, |job| submanager.has_lease_of(job)) {
+                    self.told.remove(&older);
+                    self.jobs.close(older);
+                    submanager.forget(older);
+                }
             }
             Err(why) => self.leave(now, format!("node {}: {why}", self.own.0), out),
-        }
-    }
-
-    /// The oldest of too many jobs that the group has nothing of is told of again if need be.
-    fn forget_but(&mut self, newest: JobId) {
-        let is_free = |known: &JobId| *known != newest && !self.submanager.has_lease_of(*known);
-        if self.told.len() > KNOWN_MAX
-            && let Some(oldest) = self.told.keys().copied().find(is_free)
-        {
-            self.told.remove(&oldest);
-            self.jobs.close(oldest);
-            self.group.ended(oldest);
-            self.submanager.forget(oldest);
         }
     }
 
