@@ -179,14 +179,14 @@ impl Keep {
         scope: &'scope Scope<'scope, 'env>,
     ) -> Result<(Self, Vec<Piece>), JournalError> {
         let done = pieces.done()?;
-        for Piece { job, units, .. } in &done {
+        for Piece { job, units, part } in &done {
             let of = tasks.get(usize::try_from(*job).unwrap_or(usize::MAX));
             let known = of.map_or(0, |task| task.spec().units);
             if units.iter().any(|units| units.is_empty() || units.end > known) {
                 return Err(pieces.unfit("it tells of units that this run has not"));
             }
             if let Some(task) = of {
-                task.recorded(units).map_err(|why| pieces.unfit(&why))?;
+                task.recorded(units, part).map_err(|why| pieces.unfit(&why))?;
             }
         }
         let due = pieces.due().saturating_duration_since(Instant::now());
