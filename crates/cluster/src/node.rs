@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Epoch, Failure, Hello, Lease, LeaseId, Refusal, ToManager, ToNode};
+use crate::{Epoch, Failure, Hello, JobId, Lease, LeaseId, Refusal, ToManager, ToNode};
 
 /// What happened; `R` is the result of a lease.
 #[derive(Clone, Debug)]
@@ -201,6 +201,12 @@ impl Node {
     #[must_use]
     pub fn buffers_used(&self) -> usize {
         self.work.len()
+    }
+
+    /// Whether a lease of that job has a buffer.
+    #[must_use]
+    pub fn has_lease_of(&self, job: JobId) -> bool {
+        self.work.values().any(|(lease, _)| lease.job == job)
     }
 
     fn start<R>(&mut self, actions: &mut Vec<Action<R>>) {

@@ -122,6 +122,12 @@ impl<R> Submanager<R> {
         self.specs.insert(job, spec);
     }
 
+    /// Whether a lease of that job above is given out, merged or on its way back.
+    #[must_use]
+    pub fn has_lease_of(&self, job: JobId) -> bool {
+        self.node.has_lease_of(job)
+    }
+
     /// No lease of that job is to come, unless it is described anew.
     pub fn forget(&mut self, job: JobId) {
         self.specs.remove(&job);

@@ -188,11 +188,11 @@ pub trait Task: Send + Sync {
     /// A result of these units counts, which no other one of them did.
     fn done(&self, units: Range<u64>);
 
-    /// These units were done by a manager before this one.
+    /// These units were done by a manager before this one, with that result, saved.
     ///
     /// # Errors
     /// If what was written of them is gone.
-    fn recorded(&self, _units: &[Range<u64>]) -> Result<(), String> {
+    fn recorded(&self, _units: &[Range<u64>], _saved: &[u8]) -> Result<(), String> {
         Ok(())
     }
 
@@ -400,6 +400,11 @@ fn settle(output: Option<&Output>) -> Result<(), String> {
     settled.map_err(|error| format!("{name} cannot be brought to the disk: {error}"))
 }
 
+/// Whether that is still there which the result of a rewrite tells of.
+fn check_spool(spool: Option<&Spool>, saved: &[u8]) -> Result<(), String> {
+    spool.map_or(Ok(()), |spool| spool.check_there(saved)).map_err(|error| error.what)
+}
+
 fn merge<K: Kernel<Part: 'static>>(
     kernel: &K,
     name: &str,
@@ -486,6 +491,10 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
 
     fn done(&self, units: Range<u64>) {
         self.progress.add_done(bytes_of(units, self.plan.block_bytes, self.description.body.1));
+    }
+
+    fn recorded(&self, _: &[Range<u64>], saved: &[u8]) -> Result<(), String> {
+        check_spool(self.spool, saved)
     }
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {

@@ -3,6 +3,7 @@
 //! *spool*, and the result of a lease is where it lies. The manager puts all
 //! together in order.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,6 +64,34 @@ impl Spool {
     /// If that fails.
     pub fn settle(&self) -> Result<(), OutputError> {
         self.dir.get().map_or(Ok(()), SharedDir::settle)
+    }
+
+    /// Whether that can still be there which a run before made: `saved` are its [`Spans`], as
+    /// [`Spooled`] saves them.
+    ///
+    /// # Errors
+    /// Which file is too short or gone.
+    pub fn check_there(&self, saved: &[u8]) -> Result<(), KernelError> {
+        let Some(dir) = self.dir.get() else { return Ok(()) };
+        let mut ends = BTreeMap::new();
+        for Span { file, offset, len, .. } in load(saved)?.0 {
+            let end = ends.entry(file).or_insert(0);
+            *end = (offset + len).max(*end);
+        }
+        for (file, end) in ends {
+            let len_bytes = dir.len_bytes(file);
+            if len_bytes.unwrap_or(0) < end {
+                let path = dir.path().join(file.to_string());
+                let state = match len_bytes {
+                    Some(len_bytes) => format!("has {len_bytes} of the"),
+                    None => "is gone, with the".to_owned(),
+                };
+                let (path, name) = (path.display(), &self.name);
+                let what = format!("{path} {state} {end} bytes that were made for {name}");
+                return Err(KernelError::new(what, "start anew"));
+            }
+        }
+        Ok(())
     }
 
     fn own(&self) -> Result<&Own, KernelError> {
@@ -343,19 +372,23 @@ impl<K: Kernel> Kernel for Spooled<'_, K> {
     }
 
     fn load(&self, saved: &[u8], _accelerators: usize) -> Result<Spans, KernelError> {
-        let count = saved.len() / (4 * size_of::<u64>());
-        let mut saved = Saved::new(saved);
-        let mut spans = Vec::with_capacity(count);
-        for _ in 0..count {
-            let (file, offset, len) = (saved.u64()?, saved.u64()?, saved.u64()?);
-            let begins = saved.u64()? != 0;
-            let end = offset.checked_add(len);
-            if end.is_none() {
-                return Err(KernelError::new("a span has no end", "start anew"));
-            }
-            spans.push(Span { file, offset, len, begins });
-        }
-        saved.end()?;
-        Ok(Spans(spans))
+        load(saved)
     }
+}
+
+fn load(saved: &[u8]) -> Result<Spans, KernelError> {
+    let count = saved.len() / (4 * size_of::<u64>());
+    let mut saved = Saved::new(saved);
+    let mut spans = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (file, offset, len) = (saved.u64()?, saved.u64()?, saved.u64()?);
+        let begins = saved.u64()? != 0;
+        let end = offset.checked_add(len);
+        if end.is_none() {
+            return Err(KernelError::new("a span has no end", "start anew"));
+        }
+        spans.push(Span { file, offset, len, begins });
+    }
+    saved.end()?;
+    Ok(Spans(spans))
 }

@@ -10,13 +10,16 @@ use serde_bytes::ByteBuf;
 use stream::Stats;
 
 use super::fetch::{Came, Fetch};
-use super::jobs::{Jobs, KNOWN_MAX};
+use super::jobs::{Jobs, Known};
 use super::keep::Settler;
 use super::{Bring, Brought, ClusterError, Config, OWN_MAX, caught};
 use crate::node::{Action, Event, Left};
 use crate::task::{Description, Ended, Of, Session, Task};
 use crate::wire::{Message, RESULT_BYTES_MAX};
 use crate::{Failure, JobId, Lease, LeaseId, Node, NodeId, ToManager, ToNode};
+
+/// How a node worked is told of so many jobs.
+const STATS_MAX: usize = 64;
 
 /// A job may have one after another, the first of which is still about to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,7 @@ pub(super) struct Compute<'scope, 'env> {
     actions: Vec<Action<ByteBuf>>,
     /// Units of the jobs that it was told of, or why they cannot be done here.
     told: BTreeMap<JobId, Result<u64, String>>,
+    known: Known,
     /// Why none of them can.
     unfit: Option<String>,
     /// Bytes that are sent.
@@ -98,6 +102,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             jobs: Jobs::new(tasks),
             actions: Vec::new(),
             told: BTreeMap::new(),
+            known: Known::default(),
             unfit: config.unfit.clone(),
             fetch: Fetch::new(own, config.ship),
             beside: None,
@@ -131,6 +136,11 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         self.start(now, out);
     }
 
+    /// There is no other one, for all was done.
+    pub(super) fn end_done(&mut self) {
+        self.left = Some(Left::Dismissed);
+    }
+
     /// Whether its manager is lost.
     pub(super) fn is_orphan(&self) -> bool {
         self.left == Some(Left::Lost)
@@ -145,6 +155,10 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         let is_welcome = matches!(message, ToNode::Welcome { .. });
         if is_welcome {
             self.fetch.anew();
+        }
+        if let ToNode::Lease { lease, .. } = &message {
+            // One that is not known is found out when it is to be computed.
+            self.known.gives(lease.job);
         }
         self.on(now, Event::Told(message), out);
         if let Some(why) = self.unfit.as_ref().filter(|_| is_welcome) {
@@ -191,12 +205,11 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             self.fetch.job(job, description, &*task)
         });
         self.told.insert(job, fits.map(|()| description.units()));
-        if self.told.len() > KNOWN_MAX
-            && let Some(oldest) = self.told.keys().copied().find(|known| *known != job)
-        {
-            self.told.remove(&oldest);
-            self.jobs.close(oldest);
-            self.fetch.forget(oldest);
+        let node = &self.node;
+        for older in self.known.tells(job, |job| node.has_lease_of(job)) {
+            self.told.remove(&older);
+            self.jobs.close(older);
+            self.fetch.forget(older);
         }
     }
 
@@ -271,7 +284,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
 
     /// Of very many jobs the last ones are told of together.
     fn worked(&mut self, stats: Stats) {
-        let is_full = self.stats.len() >= KNOWN_MAX;
+        let is_full = self.stats.len() >= STATS_MAX;
         match self.stats.last_mut() {
             Some(last) if is_full => last.add(&stats),
             _ => self.stats.push(stats),

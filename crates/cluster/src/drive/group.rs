@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::jobs::Known;
 use crate::task::Description;
 use crate::wire::Message;
 use crate::{JobId, NodeId, ToNode};
 
 pub(super) struct Group {
     /// Which jobs a node knows.
-    told: BTreeSet<(NodeId, JobId)>,
+    known: BTreeMap<NodeId, Known>,
     /// Those that were not told yet that all is done.
     expected: BTreeSet<NodeId>,
     /// Those that were refused, or left, for they would do something else.
@@ -20,8 +21,8 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn new(expected: impl Iterator<Item = NodeId>) -> Self {
-        let (told, refused) = (BTreeSet::new(), BTreeMap::new());
-        Self { told, expected: expected.collect(), refused, ends: None }
+        let (known, refused) = (BTreeMap::new(), BTreeMap::new());
+        Self { known, expected: expected.collect(), refused, ends: None }
     }
 
     /// Tells a node, of a lease's job beforehand what that is.
@@ -33,11 +34,15 @@ impl Group {
         out: &mut Vec<(NodeId, Message)>,
     ) {
         match &message {
-            ToNode::Welcome { .. } => self.told.retain(|(of, _)| *of != node),
+            ToNode::Welcome { .. } => {
+                self.known.remove(&node);
+            }
             ToNode::Lease { lease: crate::Lease { job, .. }, .. } => {
-                if self.told.insert((node, *job))
+                let known = self.known.entry(node).or_default();
+                if !known.gives(*job)
                     && let Some((task, description)) = task_of(*job)
                 {
+                    known.tells(*job, |_| false);
                     out.push((node, Message::Job(*job, task, description)));
                 }
             }
@@ -46,11 +51,6 @@ impl Group {
             ToNode::Withdraw { .. } | ToNode::Fenced { .. } | ToNode::Alive { .. } => {}
         }
         out.push((node, Message::ToNode(message)));
-    }
-
-    /// That job is over.
-    pub(super) fn ended(&mut self, job: JobId) {
-        self.told.retain(|(_, told)| *told != job);
     }
 
     /// It is not to be waited for.

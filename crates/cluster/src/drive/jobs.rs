@@ -5,11 +5,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::caught;
 use crate::JobId;
+use crate::submanager::BUFFERS;
 use crate::task::{Has, Of, Task, unlike};
 
-/// A node forgets the oldest of more, and is told of them again if need be: it has
-/// fewer leases than these.
-pub(super) const KNOWN_MAX: usize = 64;
+/// A node knows so many jobs, and others that it has leases of: each may hold memory, such as
+/// what was broadcast. A group has leases of fewer at a time, and so has a node by default.
+pub(super) const KNOWN_MAX: usize = BUFFERS as usize + 1;
+
+/// The jobs that a node was told of, or given a lease of, last. Its manager counts in the same way,
+/// so that it knows what is to be told again; of both nobody says what is forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Known(Vec<JobId>);
+
+impl Known {
+    /// A lease of that job is given: whether it is known.
+    pub(super) fn gives(&mut self, job: JobId) -> bool {
+        let at = self.0.iter().position(|known| *known == job);
+        let known = at.map(|at| self.0.remove(at));
+        self.0.extend(known);
+        known.is_some()
+    }
+
+    /// That job is told of. Those that are to be forgotten for it: older ones, but those of
+    /// which leases are there.
+    pub(super) fn tells(&mut self, job: JobId, has_lease: impl Fn(JobId) -> bool) -> Vec<JobId> {
+        if !self.gives(job) {
+            self.0.push(job);
+        }
+        let older = self.0.len().saturating_sub(KNOWN_MAX);
+        self.0.extract_if(..older, |job| !has_lease(*job)).collect()
+    }
+}
 
 /// They are shared with the threads that work for their peer.
 #[derive(Clone)]
@@ -66,5 +92,42 @@ impl<'env> Jobs<'env> {
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<JobId, (u32, Of<'env>)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever leases a node has, it knows what its manager does not tell it again.
+        #[test]
+        fn a_node_knows_what_its_manager_takes_it_to_know(
+            given in prop::collection::vec((0..9_u64, 0..3_usize), 0..80),
+        ) {
+            let (mut manager, mut node) = (Known::default(), Known::default());
+            let (mut leases, mut told) = (VecDeque::new(), 0);
+            for (job, ended) in given {
+                let job = JobId(job);
+                if !manager.gives(job) {
+                    manager.tells(job, |_| false);
+                    node.tells(job, |job| leases.contains(&job));
+                    told += 1;
+                }
+                prop_assert!(node.gives(job), "{job:?}: {node:?}");
+                prop_assert!(leases.iter().all(|job| node.0.contains(job)));
+                leases.push_back(job);
+                // Some other one, when there are many.
+                if leases.len() > ended + 1 {
+                    leases.remove(ended);
+                }
+                prop_assert!(manager.0.len() <= KNOWN_MAX && node.0.len() <= KNOWN_MAX + 4);
+            }
+            prop_assert!(told > 0 || leases.is_empty());
+        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A record is all results that there are at one moment, each with the units it is of: none
 //! is merged then. Blocks that nodes put by then are brought to the disk by each node that
-//! brought results since the record before; only then is the record written.
+//! brought results since the record before, also by one that was fenced meanwhile, for it may
+//! live; only then is the record written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -51,6 +52,65 @@ impl FromIterator<Range<u64>> for Units {
     }
 }
 
+/// Who is to say that what it put is on the disk. One that is no member any more may only have
+/// been stopped: it is awaited until the transport knows that it is gone, or for so long.
+#[derive(Debug, Default)]
+pub(super) struct Awaited(BTreeMap<NodeId, Option<Duration>>);
+
+impl Awaited {
+    /// Awaits that one too; false if it did already.
+    fn add(&mut self, node: NodeId) -> bool {
+        let is_new = !self.0.contains_key(&node);
+        self.0.entry(node).or_default();
+        is_new
+    }
+
+    fn contains(&self, node: NodeId) -> bool {
+        self.0.contains_key(&node)
+    }
+
+    /// It said so, or never will.
+    pub(super) fn remove(&mut self, node: NodeId) {
+        self.0.remove(&node);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.0.keys().copied()
+    }
+
+    /// Those of them that are members.
+    fn members(&self) -> Vec<NodeId> {
+        let are = self.0.iter().filter(|(_, absent)| absent.is_none());
+        are.map(|(node, _)| *node).collect()
+    }
+
+    /// Gives those up that have been no members for `absent_max`.
+    pub(super) fn give_up(
+        &mut self,
+        now: Duration,
+        absent_max: Duration,
+        is_member: impl Fn(NodeId) -> bool,
+    ) -> Vec<NodeId> {
+        for (node, absent) in &mut self.0 {
+            *absent = if is_member(*node) { None } else { absent.or(Some(now)) };
+        }
+        let is_over = |_: &NodeId, absent: &mut Option<Duration>| {
+            absent.is_some_and(|since| now.saturating_sub(since) >= absent_max)
+        };
+        self.0.extract_if(.., is_over).map(|(node, _)| node).collect()
+    }
+}
+
+impl FromIterator<NodeId> for Awaited {
+    fn from_iter<I: IntoIterator<Item = NodeId>>(nodes: I) -> Self {
+        Self(nodes.into_iter().map(|node| (node, None)).collect())
+    }
+}
+
 #[derive(Debug)]
 enum Stage {
     /// Until the next record is due.
@@ -58,7 +118,7 @@ enum Stage {
     /// No merge is begun; one may be under way.
     Quiets,
     /// These nodes are to say that what they put is on the disk.
-    Settles(Vec<Piece>, BTreeSet<NodeId>),
+    Settles(Vec<Piece>, Awaited),
     /// The record is written.
     Records,
     /// There is nothing more to record.
@@ -89,6 +149,8 @@ pub(super) struct Keep {
     asked: Option<Duration>,
     /// How long to wait before they are asked again.
     patience: Duration,
+    /// How long one is awaited that is no member.
+    absent_max: Duration,
     /// Of jobs whose results are empty.
     done: BTreeMap<JobId, Units>,
     records: Sender<Vec<Piece>>,
@@ -112,19 +174,19 @@ impl Keep {
     pub(super) fn new<'scope, 'env>(
         tasks: &'env [&'env dyn Task],
         mut pieces: Pieces<'env>,
-        patience: Duration,
+        (patience, absent_max): (Duration, Duration),
         bring: Bring,
         scope: &'scope Scope<'scope, 'env>,
     ) -> Result<(Self, Vec<Piece>), JournalError> {
         let done = pieces.done()?;
-        for Piece { job, units, .. } in &done {
+        for Piece { job, units, part } in &done {
             let of = tasks.get(usize::try_from(*job).unwrap_or(usize::MAX));
             let known = of.map_or(0, |task| task.spec().units);
             if units.iter().any(|units| units.is_empty() || units.end > known) {
                 return Err(pieces.unfit("it tells of units that this run has not"));
             }
             if let Some(task) = of {
-                task.recorded(units).map_err(|why| pieces.unfit(&why))?;
+                task.recorded(units, part).map_err(|why| pieces.unfit(&why))?;
             }
         }
         let due = pieces.due().saturating_duration_since(Instant::now());
@@ -150,6 +212,7 @@ impl Keep {
             number: 0,
             asked: None,
             patience,
+            absent_max,
             done: BTreeMap::new(),
             records,
         };
@@ -172,9 +235,25 @@ impl Keep {
         self.returned.insert(node);
     }
 
-    /// A node comes from a manager that is lost, to which it brought results before.
+    /// A node comes, or is to come from a manager that is lost. What it put before may not be
+    /// on the disk: another told of it, or it was given up.
     pub(super) fn joined(&mut self, node: NodeId) {
-        self.returned.insert(node);
+        match &mut self.stage {
+            Stage::Settles(_, awaited) if self.writes => {
+                if awaited.add(node) {
+                    self.due = Duration::ZERO;
+                }
+            }
+            _ => {
+                self.returned.insert(node);
+            }
+        }
+    }
+
+    /// A node is gone for good.
+    pub(super) fn gone(&mut self, node: NodeId) {
+        self.returned.remove(&node);
+        self.settled(node);
     }
 
     /// Units of a job whose results are empty are done.
@@ -207,14 +286,14 @@ impl Keep {
 
     /// Whether that node is to say so of what it was asked for by that number.
     pub(super) fn awaits(&self, node: NodeId, number: u64) -> bool {
-        let is_awaited = matches!(&self.stage, Stage::Settles(_, of) if of.contains(&node));
+        let is_awaited = matches!(&self.stage, Stage::Settles(_, of) if of.contains(node));
         is_awaited && number == self.number
     }
 
     /// That node says that what it put before it was asked is on the disk.
     pub(super) fn settled(&mut self, node: NodeId) {
         if let Stage::Settles(_, awaited) = &mut self.stage {
-            awaited.remove(&node);
+            awaited.remove(node);
         }
     }
 
@@ -226,12 +305,12 @@ impl Keep {
         }
     }
 
-    /// What is next, with so many merges under way and these nodes there.
+    /// What is next, with so many merges under way and these nodes members.
     pub(super) fn next(
         &mut self,
         now: Duration,
         merging: usize,
-        is_there: impl Fn(NodeId) -> bool,
+        is_member: impl Fn(NodeId) -> bool,
     ) -> Step {
         match &mut self.stage {
             Stage::Rests if self.wants_last || self.is_new && self.due <= now => {
@@ -240,7 +319,7 @@ impl Keep {
             }
             Stage::Quiets if merging == 0 => Step::Snapshot,
             Stage::Settles(pieces, awaited) => {
-                awaited.retain(|node| is_there(*node));
+                awaited.give_up(now, self.absent_max, is_member);
                 if awaited.is_empty() {
                     // Its thread ends after this.
                     let _ = self.records.send(std::mem::take(pieces));
@@ -248,11 +327,13 @@ impl Keep {
                 } else if let since = *self.asked.get_or_insert(now)
                     && let waited = now.saturating_sub(since)
                     && waited >= SETTLE_MAX
+                    && let late = awaited.members()
+                    && !late.is_empty()
                 {
-                    return Step::Late(awaited.iter().copied().collect(), waited);
+                    return Step::Late(late, waited);
                 } else if self.due <= now {
                     self.due = now.saturating_add(self.patience);
-                    return Step::Ask(awaited.iter().copied().collect(), self.number);
+                    return Step::Ask(awaited.nodes().collect(), self.number);
                 }
                 Step::None
             }
@@ -276,7 +357,7 @@ impl Keep {
             part: Vec::new(),
         }));
         let awaited = std::mem::take(&mut self.returned);
-        let awaited = if self.writes { awaited } else { BTreeSet::new() };
+        let awaited = awaited.into_iter().filter(|_| self.writes).collect();
         self.number += 1;
         self.asked = None;
         (self.is_last, self.is_new) = (self.wants_last, false);
@@ -359,7 +440,13 @@ mod tests {
         assert!(brought.recv().is_err(), "it was settled once more");
     }
 
+    const ABSENT_MAX: Duration = Duration::from_secs(60);
+
     impl Keep {
+        pub(in crate::drive) fn number(&self) -> u64 {
+            self.number
+        }
+
         /// Without a journal.
         pub(in crate::drive) fn of_nothing(writes: bool) -> Self {
             Self {
@@ -373,6 +460,7 @@ mod tests {
                 number: 0,
                 asked: None,
                 patience: Duration::ZERO,
+                absent_max: ABSENT_MAX,
                 done: BTreeMap::new(),
                 records: mpsc::channel().0,
             }
@@ -394,9 +482,38 @@ mod tests {
             let again = Step::Ask(vec![node], number);
             assert_eq!(keep.next(late - Duration::from_nanos(1), 0, |_| true), again);
             assert_eq!(keep.next(late, 0, |_| true), Step::Late(vec![node], SETTLE_MAX));
-            // It may be lost instead.
-            assert_eq!(keep.next(late, 0, |_| false), Step::None);
+            // It may be gone instead.
+            keep.gone(node);
+            assert_eq!(keep.next(late, 0, |_| true), Step::None);
+            assert!(matches!(keep.stage, Stage::Records));
         }
+    }
+
+    #[test]
+    fn who_is_no_member_settles_unless_it_is_gone_or_stays_away() {
+        let [stopped, gone, dead] = [1, 2, 3].map(NodeId);
+        let mut keep = Keep::of_nothing(true);
+        [stopped, gone, dead].into_iter().for_each(|node| keep.returned(node));
+        keep.snapshot(Vec::new());
+        let since = Duration::from_secs(7);
+        assert_eq!(keep.next(since, 0, |_| false), Step::Ask(vec![stopped, gone, dead], 1));
+        keep.gone(gone);
+        let late = since + ABSENT_MAX - Duration::from_nanos(1);
+        assert_eq!(keep.next(late, 0, |_| false), Step::Ask(vec![stopped, dead], 1));
+        assert_eq!(
+            keep.next(since + ABSENT_MAX, 0, |of| of == stopped),
+            Step::Ask(vec![stopped], 1)
+        );
+        // As one of a group whose manager died.
+        keep.joined(dead);
+        assert!(keep.awaits(dead, 1));
+        keep.settled(dead);
+        keep.settled(stopped);
+        assert_eq!(keep.next(late, 0, |_| true), Step::None);
+        assert!(matches!(keep.stage, Stage::Records));
+        // What comes now is for the next one.
+        keep.joined(stopped);
+        assert_eq!(keep.returned, BTreeSet::from([stopped]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The manager of all: it sends what was decided, and knows what came of the jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::Scope;
@@ -47,6 +47,8 @@ pub(super) struct Manage<'env> {
     /// Whether its own node does.
     computes: bool,
     group: Group,
+    /// Peers that are gone.
+    lost: BTreeSet<NodeId>,
 }
 
 impl<'env> Manage<'env> {
@@ -77,6 +79,7 @@ impl<'env> Manage<'env> {
             layout,
             computes: config.manager_computes,
             group: Group::new(layout.below(MANAGER)),
+            lost: BTreeSet::new(),
         }
     }
 
@@ -275,14 +278,9 @@ impl<'env> Manage<'env> {
             ToManager::Unfit { why, .. } => self.group.unfit(node, why.clone()),
             ToManager::Hello(hello) if let Some(why) = self.jobs.unlike(&hello.tasks) => {
                 self.on(now, Event::Refuse(node, why), out);
-                // Those that it was to manage will come, as it is about to say.
-                if self.layout.below(node).next().is_none() {
-                    self.fail_if_deserted(now, out);
-                }
-                return;
+                return self.fail_if_deserted(now, out);
             }
-            // What it put before, others told of.
-            ToManager::Hello(_) if self.layout.above(node) != MANAGER => {
+            ToManager::Hello(_) => {
                 self.keep.iter_mut().for_each(|keep| keep.joined(node));
             }
             _ => {}
@@ -330,8 +328,10 @@ impl<'env> Manage<'env> {
         orphans: impl Iterator<Item = NodeId>,
         out: &mut Vec<(NodeId, Message)>,
     ) {
+        self.lost.insert(node);
         self.group.leaves(node);
         self.expect(orphans);
+        self.keep.iter_mut().for_each(|keep| keep.gone(node));
         self.on(now, Event::Lost(node), out);
         self.fail_if_deserted(now, out);
     }
@@ -339,8 +339,12 @@ impl<'env> Manage<'env> {
     /// Nodes of another manager will come, which is lost or unfit.
     pub(super) fn expect(&mut self, orphans: impl Iterator<Item = NodeId>) {
         // At the end they were told before it went, or may go too.
-        if !self.manager.is_drained() {
-            self.group.expect(orphans);
+        if self.manager.is_drained() {
+            return;
+        }
+        for node in orphans {
+            self.group.expect(std::iter::once(node));
+            self.keep.iter_mut().for_each(|keep| keep.joined(node));
         }
     }
 
@@ -419,7 +423,8 @@ impl<'env> Manage<'env> {
             Action::Tell(node, message) => {
                 if matches!(message, ToNode::Refused(_)) {
                     // Those of its group come instead, also where all is done.
-                    self.group.expect(self.layout.below(node));
+                    let below = self.layout.below(node);
+                    self.group.expect(below.filter(|node| !self.lost.contains(node)));
                 }
                 let task_of = |job| {
                     let task = self.jobs.get(job)?;
@@ -445,7 +450,6 @@ impl<'env> Manage<'env> {
     }
 
     fn ended(&mut self, job: JobId, result: Result<Option<Held>, JobError>) {
-        self.group.ended(job);
         if let Some(queue) = &self.queue {
             return queue.ended(job, result);
         }

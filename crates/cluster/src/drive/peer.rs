@@ -113,9 +113,10 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         let has_group = !manages && is_fit && layout.below(own).next().is_some();
         let submanage =
             has_group.then(|| Submanage::new(own, layout, tasks, config, bring.clone(), scope));
-        let again = config.manager.heartbeat();
+        // Who lost its manager, and is not told so, comes when that was silent for as long.
+        let waits = (config.manager.heartbeat(), config.patience);
         let journal = journal.filter(|_| manages);
-        let kept = journal.map(|journal| Keep::new(tasks, journal, again, bring.clone(), scope));
+        let kept = journal.map(|journal| Keep::new(tasks, journal, waits, bring.clone(), scope));
         let kept = kept.transpose()?;
         let computes = !manages || config.manager_computes;
         let nodes = (own, if has_group { own } else { above });
@@ -409,7 +410,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 manage.settled(now, from, (number, failed), out);
             }
             (Message::Settled(number, failed), None, Some(group), _) => {
-                group.settled(from, (number, failed), out);
+                group.settled(now, from, (number, failed), out);
             }
             (Message::Fetch { job, lease, offset, len }, Some(manage), ..) => {
                 manage.fetch(Asked { node: from, job: Some(job), lease, offset, len });
@@ -438,7 +439,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 let why = if self.has_root_ended { Left::Dismissed } else { Left::Lost };
                 self.lost_above(why, out);
             }
-            (Message::Settle(number), _, Some(group), _) => group.settle(number, out),
+            (Message::Settle(number), _, Some(group), _) => group.settle(now, number, out),
             (Message::Settle(number), .., Some(compute)) => compute.settle(number),
             _ => {}
         }
@@ -495,11 +496,17 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         self.join_root(out);
     }
 
-    /// Who has lost its manager joins that of all, or ends if that is lost.
+    /// Who has lost its manager joins that of all, or ends if that is lost: well, if all was done.
     fn join_root(&mut self, out: &mut Vec<(NodeId, Message)>) {
         let now = self.now();
         let is_last = self.above == MANAGER || self.lost.contains(&MANAGER);
         match (&mut self.submanage, &mut self.compute) {
+            (Some(submanage), _) if submanage.is_orphan() && self.has_root_ended => {
+                submanage.end_done(now, out);
+            }
+            (None, Some(compute)) if compute.is_orphan() && self.has_root_ended => {
+                compute.end_done();
+            }
             (Some(submanage), _) if submanage.is_orphan() => match is_last {
                 true => submanage.end_lost(now, out),
                 false => submanage.join(now, MANAGER, out),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_bytes::ByteBuf;
 
 use super::group::Group;
-use super::jobs::{Jobs, KNOWN_MAX};
-use super::keep::{Settler, Units};
+use super::jobs::{Jobs, Known};
+use super::keep::{Awaited, Settler, Units};
 use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
 use super::peer::orphaned;
@@ -25,7 +25,7 @@ use crate::{
 /// Its nodes bring to the disk what they put, and then this process does.
 struct Settling {
     number: u64,
-    awaited: BTreeSet<NodeId>,
+    awaited: Awaited,
 }
 
 pub(super) struct Submanage<'scope, 'env> {
@@ -42,7 +42,12 @@ pub(super) struct Submanage<'scope, 'env> {
     is_fit: bool,
     /// What it was told of jobs.
     told: BTreeMap<JobId, (u32, Description)>,
+    known: Known,
     settling: Option<Settling>,
+    /// Nodes that brought results, and are not gone.
+    returned: BTreeSet<NodeId>,
+    /// How long one that is to settle is awaited when it is no member.
+    absent_max: Duration,
     left: Option<Left>,
     /// Why a node left that could not do what it was given: the last one.
     unfit: Option<String>,
@@ -85,7 +90,10 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
             below,
             is_fit: false,
             told: BTreeMap::new(),
+            known: Known::default(),
             settling: None,
+            returned: BTreeSet::new(),
+            absent_max: *patience,
             left: None,
             unfit: None,
             timer: None,
@@ -131,6 +139,12 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         self.on(now, Event::Below(manager::Event::Drain), out);
     }
 
+    /// Nor is one needed, for all was done.
+    pub(super) fn end_done(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        self.left = Some(Left::Dismissed);
+        self.end_lost(now, out);
+    }
+
     pub(super) fn told(
         &mut self,
         now: Duration,
@@ -140,9 +154,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         self.is_fit |= matches!(message, ToNode::Welcome { .. });
         let event = match &message {
             // What it was told of that job did not come.
-            ToNode::Lease { lease, .. } if !self.told.contains_key(&lease.job) => {
-                node::Event::Garbled
-            }
+            ToNode::Lease { lease, .. } if !self.known.gives(lease.job) => node::Event::Garbled,
             _ => node::Event::Told(message),
         };
         self.on(now, Event::Above(event), out);
@@ -168,21 +180,15 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 let units = description.units();
                 self.submanager.describe(job, JobSpec { units, unit_bytes, merging, lease_units });
                 self.told.insert(job, (number, description));
-                self.forget_but(job);
+                let submanager = &mut self.submanager;
+                // Of these the group has nothing.
+                for older in self.known.tells(job, |job| submanager.has_lease_of(job)) {
+                    self.told.remove(&older);
+                    self.jobs.close(older);
+                    submanager.forget(older);
+                }
             }
             Err(why) => self.leave(now, format!("node {}: {why}", self.own.0), out),
-        }
-    }
-
-    /// The oldest of too many jobs is one that is told of again if need be.
-    fn forget_but(&mut self, newest: JobId) {
-        if self.told.len() > KNOWN_MAX
-            && let Some(oldest) = self.told.keys().copied().find(|known| *known != newest)
-        {
-            self.told.remove(&oldest);
-            self.jobs.close(oldest);
-            self.group.ended(oldest);
-            self.submanager.forget(oldest);
         }
     }
 
@@ -215,6 +221,10 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         out: &mut Vec<(NodeId, Message)>,
     ) {
         match &message {
+            // This process's own turn is the last in any case.
+            ToManager::Result { .. } if node != self.own => {
+                self.returned.insert(node);
+            }
             ToManager::Unfit { why, .. } => {
                 self.group.unfit(node, why.clone());
                 self.unfit = Some(why.clone());
@@ -223,6 +233,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 // It says hello again, when this one knows which of both would be refused above.
                 if self.is_fit {
                     self.on(now, Event::Below(manager::Event::Refuse(node, why)), out);
+                    self.leave_if_empty(now, out);
                 }
                 return;
             }
@@ -241,6 +252,8 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
     /// A peer is gone.
     pub(super) fn lost(&mut self, now: Duration, node: NodeId, out: &mut Vec<(NodeId, Message)>) {
         self.group.leaves(node);
+        self.returned.remove(&node);
+        self.await_settled(now, |settling| settling.awaited.remove(node));
         self.fence(now, node, out);
         self.leave_if_empty(now, out);
     }
@@ -296,15 +309,18 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
 
     /// What was put in this group is to be brought to the disk; who was told so and has not
     /// answered is told again.
-    pub(super) fn settle(&mut self, number: u64, out: &mut Vec<(NodeId, Message)>) {
+    pub(super) fn settle(&mut self, now: Duration, number: u64, out: &mut Vec<(NodeId, Message)>) {
         if self.settling.as_ref().is_none_or(|settling| settling.number != number) {
             let is_member = |node: &NodeId| self.submanager.has_member(*node);
-            let awaited = self.below.iter().copied().filter(is_member).collect();
+            let members = self.below.iter().copied().filter(is_member);
+            // One that was fenced may live, with what it put.
+            let awaited = members.chain(self.returned.iter().copied()).collect();
             self.settling = Some(Settling { number, awaited });
         }
-        let awaited = self.settling.iter().flat_map(|settling| &settling.awaited);
+        self.give_up_absent(now);
+        let awaited = self.settling.iter().flat_map(|settling| settling.awaited.nodes());
         let before = out.len();
-        out.extend(awaited.map(|node| (*node, Message::Settle(number))));
+        out.extend(awaited.map(|node| (node, Message::Settle(number))));
         if out.len() == before {
             self.settle_own(number);
         }
@@ -323,26 +339,41 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
     /// A node did.
     pub(super) fn settled(
         &mut self,
+        now: Duration,
         node: NodeId,
         (number, failed): (u64, Option<String>),
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        match failed {
-            Some(why) => {
-                let why = format!("node {}: {why}", node.0);
-                out.push((self.above, Message::Settled(number, Some(why))));
+        if let Some(why) = failed {
+            let why = format!("node {}: {why}", node.0);
+            return out.push((self.above, Message::Settled(number, Some(why))));
+        }
+        self.await_settled(now, |settling| {
+            if settling.number == number {
+                settling.awaited.remove(node);
             }
-            None => self.await_settled(|of, awaited| of != number || awaited != node),
+        });
+    }
+
+    /// After the last one of those that are awaited it is this process's turn.
+    fn await_settled(&mut self, now: Duration, change: impl FnOnce(&mut Settling)) {
+        let Some(settling) = self.settling.as_mut().filter(|of| !of.awaited.is_empty()) else {
+            return;
+        };
+        change(settling);
+        self.give_up_absent(now);
+        let settling = self.settling.as_ref().filter(|of| of.awaited.is_empty());
+        if let Some(number) = settling.map(|settling| settling.number) {
+            self.settle_own(number);
         }
     }
 
-    /// Awaits those only; after the last one it is this process's turn.
-    fn await_settled(&mut self, awaits: impl Fn(u64, NodeId) -> bool) {
-        let Some(Settling { number, awaited }) = &mut self.settling else { return };
-        let (number, was_empty) = (*number, awaited.is_empty());
-        awaited.retain(|node| awaits(number, *node) && self.submanager.has_member(*node));
-        if !was_empty && awaited.is_empty() {
-            self.settle_own(number);
+    /// Who stays away is taken for dead.
+    fn give_up_absent(&mut self, now: Duration) {
+        let Some(settling) = &mut self.settling else { return };
+        let is_member = |node| self.submanager.has_member(node);
+        for node in settling.awaited.give_up(now, self.absent_max, is_member) {
+            self.returned.remove(&node);
         }
     }
 
@@ -387,9 +418,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
             self.carry_out(action, out);
         }
         self.actions = actions;
-        if self.settling.as_ref().is_some_and(|settling| !settling.awaited.is_empty()) {
-            self.await_settled(|_, _| true);
-        }
+        self.await_settled(now, |_| {});
     }
 
     fn carry_out(&mut self, action: Action<Held>, out: &mut Vec<(NodeId, Message)>) {
@@ -402,6 +431,9 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
                 out.push((self.above, Message::ToManager(message)));
             }
             Action::Tell(node, message) => {
+                if let ToNode::Refused(why) = &message {
+                    self.unfit = Some(format!("node {}: {why}", node.0));
+                }
                 let task_of = |job| self.told.get(&job).cloned();
                 self.group.tell(node, message, task_of, out);
             }
@@ -419,3 +451,6 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,8 @@ use stream::{
 };
 
 use super::{
-    Description, List, Part, Session, Task, Tell, bytes_of, load, merge, merging, own, save,
+    Description, List, Part, Session, Task, Tell, bytes_of, check_spool, load, merge, merging, own,
+    save,
 };
 use crate::JobSpec;
 use session::ManySession;
@@ -324,7 +325,8 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
         self.progress.add_done(self.units.inputs(units).map(of_input).sum());
     }
 
-    fn recorded(&self, units: &[Range<u64>]) -> Result<(), String> {
+    fn recorded(&self, units: &[Range<u64>], saved: &[u8]) -> Result<(), String> {
+        check_spool(self.spool, saved)?;
         let Some(outputs) = self.outputs.filter(|outputs| outputs.is_kept()) else { return Ok(()) };
         for (number, own) in units.iter().flat_map(|units| self.units.inputs(units.clone())) {
             self.check_there(outputs, number, own.end)?;

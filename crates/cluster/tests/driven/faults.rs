@@ -68,8 +68,8 @@ impl Task for Unstarted<'_> {
         self.task.done(units);
     }
 
-    fn recorded(&self, units: &[Range<u64>]) -> Result<(), String> {
-        self.task.recorded(units)
+    fn recorded(&self, units: &[Range<u64>], saved: &[u8]) -> Result<(), String> {
+        self.task.recorded(units, saved)
     }
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {

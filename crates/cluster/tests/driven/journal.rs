@@ -335,6 +335,46 @@ fn managers_that_die_go_on_and_find_the_same() {
     assert!(went_on || seeds.end - seeds.start < 27, "no manager went on: {recorded:?}");
 }
 
+/// What is copied at the end is looked for before anything is computed.
+#[test]
+fn what_a_rewrite_recorded_and_is_gone_is_refused() {
+    let (dir, input) = file(90 * 4096, 3);
+    let (journal, out) = (dir.path().join("journal"), dir.path().join("out"));
+    let (input, progress) = (Input::open(&input).unwrap(), Progress::default());
+    let kernel = Nearby::new();
+    let go_on = |keep| {
+        let begun = Begun::on_nodes((&kernel, &input), Some(&out), keep, true, &options()).unwrap();
+        let plan = stream::plan(&kernel, &input, &begun.options).unwrap();
+        let (units, output) = (plan.units.unwrap(), begun.output.as_ref());
+        let mut kept = begun.journal.unwrap();
+        let mut pieces = Pieces::new(&mut kept, output, (units, plan.block_bytes), 0).unwrap();
+        let shared = pieces.shared_dir(dir.path()).unwrap();
+        let spool = Spool::new("out");
+        spool.join(shared.path());
+        let spooled = Spooled::new(&kernel, &spool, &plan, units);
+        let task = KernelTask::new(&spooled, &input, None, &begun.options, &progress).unwrap();
+        let (task, [own]) = (task.spool(&spool), locals::<1>());
+        let ran = run_journaled(Box::new(own), &[&task], &Config::default(), Some(pieces));
+        (ran.map(|_| ()).map_err(|error| error.to_string()), shared.path().to_owned())
+    };
+    let (ran, folder) = go_on(Keep::Anew(&journal));
+    assert_eq!(ran, Ok(()));
+    assert_eq!(go_on(Keep::Resume(&journal)).0, Ok(()));
+    let files = std::fs::read_dir(&folder).unwrap().map(|of| of.unwrap().path());
+    let mut files = files.filter(|path| std::fs::metadata(path).unwrap().len() > 0);
+    let (made, None) = (files.next().unwrap(), files.next()) else { panic!("two were written") };
+    let len = std::fs::metadata(&made).unwrap().len();
+    std::fs::File::options().write(true).open(&made).unwrap().set_len(len - 1).unwrap();
+    let refused = |state: &str| {
+        let why = go_on(Keep::Resume(&journal)).0.unwrap_err();
+        assert!(why.contains(made.to_str().unwrap()) && why.contains(state), "{why}");
+        assert!(why.contains("start anew with --journal and --force"), "{why}");
+    };
+    refused(&format!("has {} of the {len} bytes", len - 1));
+    std::fs::remove_file(&made).unwrap();
+    refused("is gone");
+}
+
 /// What was written, and is not there any more, no manager goes on from.
 #[test]
 fn what_was_recorded_and_is_gone_is_refused() {

@@ -1,7 +1,7 @@
 //! Jobs that are given while nodes serve, with parameters that nodes take from their manager.
 
-use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -252,6 +252,77 @@ fn very_many_jobs_are_served() {
             };
             run_local_led(5, &[&task], &config, lead).unwrap();
         }
+    });
+}
+
+/// Adds bytes up. How many there are shows at what they share.
+struct Shares(u8, Arc<()>);
+
+impl Kernel for Shares {
+    type Part = u64;
+    type Header = ();
+
+    fn name(&self) -> &str {
+        "shares"
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reduce
+    }
+
+    fn part(&self, _accelerators: usize) -> u64 {
+        0
+    }
+
+    fn block(&self, _: &Unit<'_>, block: Block<'_>, sum: &mut u64) -> Result<(), KernelError> {
+        *sum += block.data.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+        Ok(())
+    }
+
+    fn merge(&self, sum: &mut u64, later: u64) -> Result<(), KernelError> {
+        *sum += later;
+        Ok(())
+    }
+
+    fn parameters(&self) -> Result<Vec<u8>, KernelError> {
+        Ok(vec![self.0])
+    }
+
+    fn with_parameters(&self, parameters: &[u8]) -> Result<Option<Self>, KernelError> {
+        Ok(Some(Self(parameters[0], self.1.clone())))
+    }
+
+    fn save(&self, sum: &u64, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        out.extend(sum.to_le_bytes());
+        Ok(())
+    }
+
+    fn load(&self, saved: &[u8], _accelerators: usize) -> Result<u64, KernelError> {
+        stream::Saved::new(saved).u64()
+    }
+}
+
+/// Else what was broadcast would stay for each.
+#[test]
+fn nodes_keep_few_jobs_that_are_over() {
+    watched("it", || {
+        let (_dir, path) = file(30_000, 11);
+        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
+        let wanted: u64 = std::fs::read(&path).unwrap().into_iter().map(u64::from).sum();
+        let shared = Arc::new(());
+        let kernel = Shares(0, shared.clone());
+        let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
+        let (most, _) = run_local_led(2, &[&task], &Config::default(), |queue| {
+            let there = (1..60).map(|number| {
+                let job = queue.submit(0, Some(&[number])).unwrap();
+                assert_eq!(task.result(queue.wait(job).unwrap()).unwrap(), wanted);
+                Arc::strong_count(&shared)
+            });
+            there.max()
+        })
+        .unwrap();
+        // Of each node four, those of its leases, and what sessions have that end.
+        assert!(most < Some(24), "{most:?}");
     });
 }
 

@@ -1,7 +1,7 @@
 //! Managers of managers.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cellway_cluster::drive::{self, ClusterError, Config, Report, run_local};
 use cellway_cluster::task::{KernelTask, Task};
@@ -205,6 +205,10 @@ fn is_welcome(message: &Message) -> Option<()> {
     matches!(message, Message::ToNode(ToNode::Welcome { .. })).then_some(())
 }
 
+fn is_fenced(message: &Message) -> Option<()> {
+    matches!(message, Message::ToNode(ToNode::Fenced { .. })).then_some(())
+}
+
 const EPOCH: Epoch = Epoch(7);
 const WELCOME: Message = Message::ToNode(ToNode::Welcome { epoch: EPOCH, heartbeat: HEARTBEAT });
 const DISMISSED: Message = Message::ToNode(ToNode::Dismissed { epoch: EPOCH });
@@ -235,13 +239,21 @@ fn a_group_has_settled_when_all_of_it_have() {
         node.say(1, &Message::Settled(4, None));
         // Nothing of the group came up before.
         node.say(1, &Message::Settled(5, Some("the disk is full".to_owned())));
-        let failed = first.hears(1, is_settled);
-        assert_eq!(failed, (5, Some("node 3: the disk is full".to_owned())));
+        let failed_by = |number| (number, Some("node 3: the disk is full".to_owned()));
+        assert_eq!(first.hears(1, is_settled), failed_by(5));
         node.say(1, &Message::Settled(5, None));
         assert_eq!(first.hears(1, is_settled), (5, None));
-        // Who is lost is not waited for.
+        // Who is fenced may live, with what it put.
+        let settle = |it: &Message| (*it == Message::Settle(6)).then_some(());
         first.say(1, &Message::Settle(6));
-        node.hears(1, |it| (*it == Message::Settle(6)).then_some(()));
+        node.hears(1, settle);
+        node.0.send(NodeId(1), vec![1, 2, 3]).unwrap();
+        node.hears(1, is_fenced);
+        first.say(1, &Message::Settle(6));
+        node.hears(1, settle);
+        node.say(1, &Message::Settled(6, Some("the disk is full".to_owned())));
+        assert_eq!(first.hears(1, is_settled), failed_by(6));
+        // Who is lost is not waited for.
         drop(node);
         assert_eq!(first.hears(1, is_settled), (6, None));
     };
@@ -298,6 +310,40 @@ fn a_group_that_loses_its_manager_goes_on_with_the_first() {
     };
     test(false);
     test(true);
+}
+
+/// As where only deadlines tell of a loss. Peer 1 of eight manages peer 3, which manages peer 7.
+#[test]
+fn who_finds_its_manager_lost_when_the_first_has_ended_ends_well() {
+    alone(|task| {
+        let [first, above, _, peer, _, _, _, last] = locals::<8>();
+        let mut above = Scripted(above);
+        let config = &Config { patience: Duration::from_millis(200), ..config(Some(2)) };
+        thread::scope(|scope| {
+            let peers = [peer, last]
+                .map(|peer| scope.spawn(move || faulty::run(Box::new(peer), &[task], config)));
+            assert_eq!(above.hears(3, is_hello), 2);
+            Box::new(first).close(Instant::now()).unwrap();
+            // This one says nothing more.
+            let heartbeat = Duration::from_millis(20);
+            above.say(3, &Message::ToNode(ToNode::Welcome { epoch: EPOCH, heartbeat }));
+            for peer in peers {
+                assert!(peer.join().unwrap().unwrap().is_none());
+            }
+        });
+    });
+    // One that manages none.
+    alone(|task| {
+        let [first, above, _, node] = locals::<4>();
+        let mut above = Scripted(above);
+        let config = &Config { patience: Duration::from_millis(200), ..config(Some(2)) };
+        thread::scope(|scope| {
+            let node = scope.spawn(move || faulty::run(Box::new(node), &[task], config));
+            assert_eq!(above.hears(3, is_hello), 1);
+            Box::new(first).close(Instant::now()).unwrap();
+            assert!(node.join().unwrap().unwrap().is_none());
+        });
+    });
 }
 
 #[test]

@@ -216,8 +216,11 @@ impl SharedDir {
 
 fn has_links(dir: &Path) -> bool {
     let [file, link] = ["file", "link"].map(|name| dir.join(name));
+    // A run that was killed here leaves both, and the journal's lock keeps others out.
+    let _ = std::fs::remove_file(&link);
     let made = File::create(&file).and_then(|_| std::fs::hard_link(&file, &link));
     let _ = std::fs::remove_file(link);
+    let _ = std::fs::remove_file(file);
     made.is_ok()
 }
 
@@ -312,8 +315,14 @@ mod tests {
         assert!(SharedDir::keep(&path, false).unwrap_err().to_string().contains("is gone"));
         let made = SharedDir::keep(&path, true).unwrap();
         made.open(7, "it").unwrap().file().write_all_at(b"abcd", 0).unwrap();
+        assert!(made.has_links && names(&path) == ["7"]);
         drop(made);
+        // A run was killed when it had looked for links.
+        for left in ["file", "link"] {
+            std::fs::write(path.join(left), "").unwrap();
+        }
         let again = SharedDir::keep(&path, false).unwrap();
+        assert!(again.has_links && names(&path) == ["7"]);
         assert_eq!((again.len_bytes(7), again.len_bytes(8)), (Some(4), None));
         let take = |name: &str, again: &SharedDir| {
             let options = Options { force: false, len_bytes: Some(3) };
