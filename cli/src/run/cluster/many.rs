@@ -5,7 +5,8 @@ use cellway::storage::{Listed, SharedDir};
 use cellway::stream::{Journal, Outcome, Outputs, Pieces};
 use cellway::{Effect, Kernel};
 
-use super::{Found, Print, kept, shared_dir};
+use super::{Found, Print, Ship, kept, shared_dir};
+use crate::exit::Usage;
 use crate::run::{Run, journal, progress};
 
 impl Run<'_> {
@@ -36,6 +37,11 @@ impl Run<'_> {
                     .transpose()?
                     .flatten();
                 let task = ManyTask::new(kernel, inputs, shared.as_ref(), &options, progress)?;
+                if let (Ship::Bytes, Err(why)) = (args.cluster.ship(), &task.description().shipped)
+                {
+                    let what = format!("{} cannot be sent: {why}", task.description().input);
+                    return Err(Usage(format!("{what}; take --ship locators")).into());
+                }
                 let lease_units = nodes.lease_units(args, task.spec());
                 let task = task.lease_units(lease_units);
                 let result = |part| task.result(part).map_err(anyhow::Error::msg);
