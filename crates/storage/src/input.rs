@@ -182,6 +182,9 @@ impl Input {
         let left = self.len_bytes.filter(|_| self.received);
         let left = left.map_or(u64::MAX, |len| len.saturating_sub(offset)).min(buf.len() as u64);
         let buf = buf.get_mut(..left as usize).unwrap_or_default();
+        if buf.is_empty() {
+            return Ok(0);
+        }
         self.file.read_at(buf, self.start_bytes.saturating_add(offset))
     }
 

@@ -5,7 +5,7 @@ use cellway::storage::{Listed, SharedDir};
 use cellway::stream::{Journal, Outcome, Outputs, Pieces};
 use cellway::{Effect, Kernel};
 
-use super::{Found, Print, Ship, kept, shared_dir};
+use super::{Found, Mode, Print, Ship, kept, shared_dir};
 use crate::exit::Usage;
 use crate::run::{Run, journal, progress};
 
@@ -37,8 +37,9 @@ impl Run<'_> {
                     .transpose()?
                     .flatten();
                 let task = ManyTask::new(kernel, inputs, shared.as_ref(), &options, progress)?;
-                if let (Ship::Bytes, Err(why)) = (args.cluster.ship(), &task.description().shipped)
-                {
+                let sends = args.cluster.ship() == Ship::Bytes && nodes.count() > 1;
+                let sends = sends && args.cluster.mode != Some(Mode::Single);
+                if let Some(Err(why)) = sends.then(|| &task.description().shipped) {
                     let what = format!("{} cannot be sent: {why}", task.description().input);
                     return Err(Usage(format!("{what}; take --ship locators")).into());
                 }

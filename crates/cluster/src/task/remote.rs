@@ -372,3 +372,28 @@ impl<K: Kernel<Part: 'static>> Base for RemoteTask<'_, K> {
         Places::One(Place { reads, output, options, progress, lanes: 1 })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kernels::Crc32c;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_told_of_a_list_is_counted(lens in prop::collection::vec(0..u64::MAX >> 9, 0..90)) {
+            let shipped = Shipped::of_many(&Crc32c::new(), lens.clone()).unwrap();
+            let told_bytes = postcard::to_stdvec(&lens).unwrap().len() as u64 - 1;
+            prop_assert_eq!(shipped.told_bytes(), told_bytes);
+            prop_assert!(told_bytes <= shipped.list_bytes());
+            prop_assert_eq!(shipped.len_bytes, lens.iter().sum::<u64>());
+        }
+    }
+
+    #[test]
+    fn a_list_without_end_is_not_told() {
+        let why = Shipped::of_many(&Crc32c::new(), vec![1; INPUTS_MAX + 1]).unwrap_err();
+        assert_eq!(why, "1048577 are more than 1048576 inputs");
+    }
+}

@@ -204,7 +204,12 @@ fn bytes_of_several_inputs_lie_one_after_the_other() {
     // That which was read last too.
     for (number, range) in [(4, 9000..9001), (0, 4990..5002)] {
         task.bytes(range.clone()).unwrap();
-        std::fs::write(inputs[number].path(), "another").unwrap();
+        // Of the same length, and in the same file.
+        let mut other = std::fs::read(inputs[number].path()).unwrap();
+        other[0] ^= 1;
+        std::fs::write(inputs[number].path(), other).unwrap();
+        let file = std::fs::File::options().write(true).open(inputs[number].path()).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
         let changed = task.bytes(range).unwrap_err();
         assert!(changed.contains(&inputs[number].shown()), "{changed}");
         assert_eq!(task.bytes(5001..5002).unwrap(), all[5001..5002]);
