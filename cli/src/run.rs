@@ -293,7 +293,7 @@ impl RunArgs {
         };
         given.check()?;
         self.check_files(&places)?;
-        self.cluster.check(self, self.is_many(&places))?;
+        self.cluster.check(self)?;
         Ok(places)
     }
 

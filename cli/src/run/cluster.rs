@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use cellway::cluster::drive::{self, ClusterError, Config, Farewell, MANAGER, Report, Ship};
 use cellway::cluster::task::{KernelTask, Part, Task};
 use cellway::cluster::transport::Endpoint;
-use cellway::cluster::transport::mpi::{self, Mpi};
+use cellway::cluster::transport::mpi::{self, Mpi, WhenLost};
 use cellway::cluster::{Counters, JobSpec, Loss, NodeId};
 use cellway::storage::{Input, SharedDir};
 use cellway::stream::{
@@ -62,7 +62,7 @@ pub(super) struct ClusterArgs {
     /// [default: measured, for each node]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     unit: Option<u64>,
-    /// How other nodes come by their blocks. The first one opens INPUT and reads its own
+    /// How other nodes come by their blocks. The first one opens each INPUT and reads its own
     /// [default: auto; with --nodes, whose threads share INPUT, locators]
     #[arg(long, value_name = "HOW", value_enum)]
     ship: Option<ShipArg>,
@@ -127,7 +127,7 @@ impl ClusterArgs {
     }
 
     /// Whether the options fit together.
-    pub(super) fn check(&self, args: &RunArgs, is_many: bool) -> Result<(), Usage> {
+    pub(super) fn check(&self, args: &RunArgs) -> Result<(), Usage> {
         let wrong = |what: &str| Err(Usage(what.to_owned()));
         if !self.is_asked_for() {
             return match (self.mode, self.unit) {
@@ -149,9 +149,8 @@ impl ClusterArgs {
         if self.cluster.is_some() && args.serve.is_some() {
             return wrong("--serve shows one process; leave it out, or take --nodes");
         }
-        if self.ship() == Ship::Bytes && (is_many || is_rewrite) {
-            let what =
-                "--ship bytes sends blocks of one INPUT, to kernels whose blocks have places";
+        if self.ship() == Ship::Bytes && is_rewrite {
+            let what = "--ship bytes sends blocks to kernels whose blocks have places";
             return wrong(&format!("{what}; let each process read for itself"));
         }
         if self.ship() == Ship::Bytes && args.layout.direct == Direct::On {

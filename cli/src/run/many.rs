@@ -18,7 +18,7 @@ impl Run<'_> {
     pub(super) fn write_many<K: Kernel<Part: 'static>>(&self, kernel: &K) -> anyhow::Result<()> {
         let out_dir =
             self.args.out_dir.as_deref().expect("a run without a place to write was refused");
-        let inputs = self.list()?;
+        let Some(inputs) = self.listed(kernel)? else { return Ok(()) };
         if !self.nodes.manages() {
             // What it computes is the manager's.
             return self.on_nodes(kernel, &inputs, None, &mut None, None).map(drop);
@@ -47,7 +47,7 @@ impl Run<'_> {
         &self,
         kernel: &Chain<K>,
     ) -> anyhow::Result<Option<Reduced<K::Part>>> {
-        let inputs = self.list()?;
+        let Some(inputs) = self.listed(kernel)? else { return Ok(None) };
         let stats_file = self.open_stats()?;
         let (_, mut journal) = self.begin_many(kernel, &inputs, None)?;
         let outcome = match self.nodes.is_none() {
@@ -93,7 +93,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn list(&self) -> anyhow::Result<Vec<Listed>> {
+    pub(super) fn list(&self) -> anyhow::Result<Vec<Listed>> {
         let inputs = storage::list(&self.places.inputs, self.args.recursive)?;
         // Of those asked for by name it was checked before.
         for (file, by, _) in self.files_beside() {

@@ -319,9 +319,11 @@ fn processes_keep_to_the_memory_that_they_say() {
     for line in [
         "run wordcount {} --cluster mpi --table-bytes 1M -v",
         "run crc32c {} --cluster mpi --ship bytes -v",
+        "run crc32c {} {} --cluster mpi --ship bytes -v",
         "run crc32c {} --cluster mpi --ship bytes --mode basic --manager-only -v",
     ] {
-        let Some(run) = run_mpi(MPIS[0], 3, line, &[&input]) else { return };
+        let paths = &[&*input, &*input][..line.matches("{}").count()];
+        let Some(run) = run_mpi(MPIS[0], 3, line, paths) else { return };
         for process in 0..3 {
             let start = format!("process {process}: memory ");
             let said = run.stderr.lines().find_map(|line| line.strip_prefix(&start));

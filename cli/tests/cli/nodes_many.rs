@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::nodes::{MPIS, SHAPES, run_mpi, text};
-use crate::program::{CIPHER, Folder, cellway, noise};
+use crate::nodes::{MPIS, SHAPES, bin, mpirun, run_mpi, text};
+use crate::program::{CIPHER, EXE, Folder, arguments, cellway, finish, noise};
 
 /// Empty, tiny, of some blocks, and of many, in folders.
 fn inputs(folder: &Folder) -> PathBuf {
@@ -40,7 +40,7 @@ fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
-const NODES: [&str; 7] = [
+const NODES: [&str; 9] = [
     "--nodes 1",
     "--nodes 2 --block 16K",
     "--nodes 5 --block 4K",
@@ -48,6 +48,8 @@ const NODES: [&str; 7] = [
     "--nodes 7 --block 4K --tree 2",
     "--nodes 3 --block 4K --mode basic",
     "--nodes 3 --block 8K --accelerators 2 --mode single",
+    "--nodes 4 --block 4K --tree 2 --ship bytes",
+    "--nodes 2 --block 16K --ship bytes --mode basic",
 ];
 
 #[test]
@@ -82,6 +84,11 @@ fn nodes_make_of_many_inputs_what_one_machine_makes() {
     }
     for nodes in NODES {
         let line = "run identity,replace {} -r --out-dir {} --pattern c --with";
+        if nodes.contains("--ship bytes") {
+            let refused = cellway(&format!("{line} long {nodes}"), &[&dir, &out]);
+            refused.failed(2, &["--ship bytes", "places"]);
+            continue;
+        }
         let made = [format!("{line} long {nodes}"), format!("{line} long")].map(|line| {
             cellway(&line, &[&dir, &out]).ok();
             let made = tree(&out);
@@ -153,4 +160,66 @@ fn processes_of_each_mpi_share_many_inputs() {
             fs::remove_dir_all(&out).unwrap();
         }
     }
+}
+
+/// Two of three see none of them, nor the directory they are in.
+#[test]
+fn processes_that_cannot_open_many_inputs_are_sent_them() {
+    for (name, options) in MPIS {
+        let Some(bin) = bin(name) else { continue };
+        let (here, elsewhere) = (Folder::new(), Folder::new());
+        let dir = inputs(&here);
+        let words = cellway("run wordcount {} -r", &[&dir]).ok();
+        let run = |line: &str| {
+            let line = arguments(&format!("run {line} --cluster mpi --manager-only"), &[]);
+            let mut command = mpirun(&bin, options, 1);
+            let wdir = if name == "mpich" { "-wdir" } else { "--wdir" };
+            command.current_dir(here.path("")).args(&line);
+            command.args([":", "-n", "2", wdir]).arg(elsewhere.path("")).arg(EXE).args(&line);
+            finish(command.spawn().unwrap())
+        };
+        // As one directory, and as several inputs.
+        for what in ["in", "in/d0 in/d1 in/d2 in/small*"] {
+            let small = (0..150).map(|number| format!("in/small{number:03} ")).collect::<String>();
+            let what = what.replace("in/small*", &small);
+            let verbose = "-r --block 4K --verbose";
+            for how in ["", "--ship bytes", "--ship bytes --mode basic", "--journal journal"] {
+                let found = run(&format!("wordcount {what} {verbose} {how}"));
+                assert!(found.stdout == words, "{name} {how}: {}", found.stderr);
+                let told = found.stderr.matches(": blocks are sent to this node").count();
+                assert_eq!(told, 2, "{name} {how}: {}", found.stderr);
+            }
+        }
+        run("identity in -r --out-dir out --block 4K").ok();
+        assert!(tree(&here.path("out")) == tree(&dir), "{name}");
+        assert!(elsewhere.names().is_empty(), "{name}");
+        let found = run("wordcount in -r --ship locators");
+        assert!(found.code != Some(0) && found.stderr.contains("no such file"), "{name}");
+        let found = run("replace in -r --out-dir made --pattern a --with b");
+        assert!(found.code != Some(0), "{name}: {}", found.stderr);
+        let why = "cannot be sent: where a block goes of what replace makes shows at the end";
+        assert!(found.stderr.contains(why), "{name}: {}", found.stderr);
+        // By its name, which nodes do not know.
+        fs::write(dir.join("d1/f4"), vec![b'x'; 300_000]).unwrap();
+        let found = run("wordcount in -r --block 4K");
+        assert_ne!(found.code, Some(0), "{name}");
+        assert!(found.stderr.contains("in/d1/f4: a word is longer"), "{name}: {}", found.stderr);
+    }
+}
+
+#[test]
+fn what_reads_a_header_of_each_input_is_not_sent() {
+    let folder = Folder::new();
+    let header = |len: u32| {
+        let mut bytes = b"BM".to_vec();
+        bytes.extend([54 + len, 0, 54, 40, 2, 2].map(u32::to_le_bytes).concat());
+        bytes.extend([1_u16, 24].map(u16::to_le_bytes).concat());
+        bytes.extend(vec![0; 24 + len as usize]);
+        bytes
+    };
+    let [a, b] = ["a", "b"].map(|name| folder.file(name, &header(16)));
+    let alone = cellway("run histogram {} {}", &[&a, &b]).ok();
+    assert_eq!(cellway("run histogram {} {} --nodes 3", &[&a, &b]).ok(), alone);
+    let sent = cellway("run histogram {} {} --nodes 3 --ship bytes", &[&a, &b]);
+    sent.failed(2, &["a and 1 more cannot be sent: histogram", "header", "--ship locators"]);
 }

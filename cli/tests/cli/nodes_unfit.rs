@@ -13,8 +13,8 @@ fn a_process_that_cannot_begin_leaves_it_to_the_others() {
         .map(|line| cellway(line, &[&*paths[0], &*paths[1]][..line.matches("{}").count()]).ok());
     for (line, wanted) in [
         ("run wordcount in --ship locators --tree 2", words.clone()),
-        ("run wordcount in in2 --tree 2", both.clone()),
-        ("run wordcount in in2 --manager-only --tree 2", both),
+        ("run wordcount in in2 --ship locators --tree 2", both.clone()),
+        ("run wordcount in in2 --ship locators --manager-only --tree 2", both),
         ("run wordcount in --ship locators --mode single", words),
     ] {
         let line = arguments(&format!("{line} --cluster mpi --block 64K"), &[]);

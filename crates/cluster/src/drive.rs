@@ -27,7 +27,7 @@ use stream::{JournalError, Pieces, Stats};
 use crate::manager::MergeId;
 use crate::node::{Left, PATIENCE};
 use crate::submanager::BUFFERS;
-use crate::task::{Ended, Part, Task};
+use crate::task::{Ended, Part, Shipped, Task};
 use crate::transport::{Endpoint, TransportError, local};
 use crate::wire::Message;
 use crate::{Counters, Epoch, Hello, JobError, JobSpec, LeaseId, NodeId, manager};
@@ -182,7 +182,12 @@ impl Config {
         }
         let held_bytes = self.held_bytes(task, task.spec()).saturating_mul(nodes.into());
         let held_bytes = if are_threads { held_bytes } else { 0 };
-        ship::way_bytes(nodes.into()).saturating_add(held_bytes)
+        let told_bytes = list_bytes(task, |shipped| {
+            // Threads keep what they were told.
+            let kept_bytes = if are_threads { shipped.list_bytes() } else { shipped.told_bytes() };
+            shipped.list_bytes().saturating_add(kept_bytes.saturating_mul(nodes.into()))
+        });
+        ship::way_bytes(nodes.into()).saturating_add(held_bytes).saturating_add(told_bytes)
     }
 
     /// The most memory in bytes that a node which is a process of its own, and not the manager,
@@ -196,7 +201,8 @@ impl Config {
             return results_bytes;
         }
         let sent_bytes = ship::way_bytes(1).saturating_add(self.held_bytes(task, spec));
-        results_bytes.saturating_add(sent_bytes)
+        let list_bytes = list_bytes(task, Shipped::list_bytes);
+        results_bytes.saturating_add(sent_bytes).saturating_add(list_bytes)
     }
 
     /// Bytes of the leases that a node has at a time.
@@ -206,6 +212,11 @@ impl Config {
         let lease_bytes = lease_units.unwrap_or(u64::MAX).min(units).saturating_mul(unit_bytes);
         u64::from(self.hello.buffers).saturating_mul(lease_bytes.min(longest))
     }
+}
+
+/// What the lengths of many inputs take that can be sent.
+fn list_bytes(task: &dyn Task, of: impl Fn(&Shipped) -> u64) -> u64 {
+    task.description().shipped.as_ref().map_or(0, of)
 }
 
 /// The version of this program, and a checksum of its file: two builds of one version may
@@ -408,9 +419,12 @@ fn locals<T>(
     }
     let left = |node, why| ClusterError::Left { node: NodeId(node), why: Left::Unfit(why) };
     // Not found out by each of them while the first does all.
-    let unsent = tasks.iter().map(|task| task.description()).find(|of| of.shipped.is_none());
-    if let Some(unsent) = unsent.filter(|_| nodes > 1 && config.ship == Ship::Bytes) {
-        return Err(left(1, fetch::cannot_be_sent(unsent)));
+    if nodes > 1 && config.ship == Ship::Bytes {
+        for description in tasks.iter().map(|task| task.description()) {
+            if let Err(why) = &description.shipped {
+                return Err(left(1, fetch::cannot_be_sent(description, why)));
+            }
+        }
     }
     let config = &config;
     let mut endpoints = local::endpoints(nodes.max(1)).into_iter();

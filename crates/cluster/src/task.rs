@@ -24,11 +24,12 @@ use crate::{Failure, JobSpec, Lease, LeaseId, Merging};
 pub use has::Has;
 pub(crate) use has::{said, unlike};
 pub use many::ManyTask;
+pub(crate) use many::Units;
 pub use of::Adopt;
 pub(crate) use of::Of;
-use of::{Adopted, Base, Own, Place};
+use of::{Adopted, Base, Own, Place, Places};
 pub use remote::{RemoteTask, Shipped};
-use session::{KernelSession, Reads};
+use session::Reads;
 
 /// The result of a lease where it is merged: a kernel's part.
 pub type Part = Box<dyn Any + Send>;
@@ -54,8 +55,8 @@ pub struct Description {
     /// Where a transform's blocks go; none where peers are threads of one process.
     #[serde(with = "as_bytes")]
     pub output: Option<PathBuf>,
-    /// For nodes that are sent their units; none if the kernel must have the input itself.
-    pub shipped: Option<Shipped>,
+    /// For nodes that are sent their units, or why none is: every node has to read then.
+    pub shipped: Result<Shipped, String>,
     /// Of a job over many inputs.
     pub list: Option<List>,
 }
@@ -150,6 +151,12 @@ pub trait Task: Send + Sync {
     /// # Errors
     /// What differs or is missing, by its name.
     fn join(&self, description: &Description) -> Result<(), String>;
+
+    /// What a node says of a unit that failed, with the name of the input that it is of: a node
+    /// that is sent its units knows none.
+    fn named(&self, _unit: u64, what: String) -> String {
+        what
+    }
 
     /// Whether units can be read here.
     fn reads(&self) -> bool;
@@ -314,7 +321,7 @@ impl<'a, K: Kernel> KernelTask<'a, K> {
     pub fn spool(mut self, spool: &'a Spool) -> Self {
         self.description.output = spool.path().map(Path::to_owned);
         // Who is sent its units has no place to join it from.
-        self.description.shipped = None;
+        self.description.shipped = Err(unplaced(self.kernel));
         Self { spool: Some(spool), ..self }
     }
 
@@ -336,6 +343,11 @@ impl<K: Kernel<Part: 'static>> KernelTask<'_, K> {
             Some(part) => own::<K>(part),
         }
     }
+}
+
+/// Why what is made by a rewrite is made where the input is read.
+fn unplaced<K: Kernel>(kernel: &K) -> String {
+    format!("where a block goes of what {} makes shows at the end only", kernel.name())
 }
 
 /// How many bytes units are of `len_bytes` that begin with the first.
@@ -518,12 +530,12 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
     }
 
     fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
-        Box::new(KernelSession::new(Own::Lent(self.kernel), self.place(sent), tell))
+        self.place(sent).session(Own::Lent(self.kernel), tell)
     }
 }
 
 impl<K: Kernel<Part: 'static>> Base for KernelTask<'_, K> {
-    fn place(&self, sent: Option<Input>) -> Place<'_> {
+    fn place(&self, sent: Option<Input>) -> Places<'_> {
         let Self { input, output, joined, options, progress, .. } = self;
         let reads = sent.map_or(Reads::Own(input), |sent| Reads::Sent(Box::new(sent)));
         let (mut options, mut output) = (options.clone(), *output);
@@ -532,7 +544,7 @@ impl<K: Kernel<Part: 'static>> Base for KernelTask<'_, K> {
             output = output.or(joined.output.as_ref());
         }
         let plan = joined.get().and_then(|joined| joined.plan.as_ref()).unwrap_or(&self.plan);
-        Place { reads: Some(reads), output, options, progress, plan: Some(plan) }
+        Places::One(Place { reads: Some(reads), output, options, progress, plan: Some(plan) })
     }
 }
 
@@ -559,8 +571,9 @@ impl Description {
                 unit_bytes: 1 << 20,
                 lease_units: None,
                 output: output.map(|path| std::ffi::OsString::from_vec(path).into()),
-                shipped: shipped.map(|(len_bytes, head)| Shipped {
+                shipped: shipped.ok_or("it".to_owned()).map(|(len_bytes, head)| Shipped {
                     len_bytes,
+                    lens: head.iter().map(|len| u64::from(*len) << 30).collect(),
                     head: vec![(7, head.into())],
                     around: (1, 2),
                 }),

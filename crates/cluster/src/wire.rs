@@ -29,7 +29,7 @@ pub enum Message {
         job: JobId,
         /// Which lease.
         lease: LeaseId,
-        /// Where they are.
+        /// Where they are: of many inputs, as if they lay one after the other.
         offset: u64,
         /// How many.
         len: u64,

@@ -2,6 +2,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ pub struct Input {
     /// `None` for standard input, which no name can be replaced under.
     path: Option<PathBuf>,
     file: Arc<File>,
+    /// Where it begins in that.
+    start_bytes: u64,
     kind: Kind,
     len_bytes: Option<u64>,
     opened: Metadata,
@@ -68,8 +71,27 @@ impl Input {
 
     pub(crate) fn received(name: &str, file: Arc<File>) -> Result<Self, InputError> {
         let opened = file.metadata().map_err(|error| InputError::read(name, 0, &error))?;
-        let (name, len_bytes) = (name.to_owned(), Some(opened.len()));
-        Ok(Self { name, path: None, file, kind: Kind::File, len_bytes, opened, received: true })
+        let (name, len_bytes, start_bytes) = (name.to_owned(), Some(opened.len()), 0);
+        let (path, kind, received) = (None, Kind::File, true);
+        Ok(Self { name, path, file, start_bytes, kind, len_bytes, opened, received })
+    }
+
+    /// Bytes `range` of one that is received, as an input of its own under `name`: several that
+    /// are received together lie in it one after the other. It is read by offset.
+    #[must_use]
+    pub fn part(&self, name: &str, range: Range<u64>) -> Self {
+        let len_bytes = self.len_bytes.unwrap_or(0);
+        let [start, end] = [range.start, range.end].map(|at| at.min(len_bytes));
+        Self {
+            name: name.to_owned(),
+            path: None,
+            file: Arc::clone(&self.file),
+            start_bytes: self.start_bytes + start,
+            kind: self.kind,
+            len_bytes: Some(end.saturating_sub(start)),
+            opened: self.opened.clone(),
+            received: self.received,
+        }
     }
 
     fn of(name: String, path: Option<PathBuf>, file: File) -> Result<Self, InputError> {
@@ -89,8 +111,8 @@ impl Input {
         } else {
             (Kind::Stream, None)
         };
-        let (file, received) = (Arc::new(file), false);
-        Ok(Self { name, path, file, kind, len_bytes, opened, received })
+        let (file, start_bytes, received) = (Arc::new(file), 0, false);
+        Ok(Self { name, path, file, start_bytes, kind, len_bytes, opened, received })
     }
 
     /// The name for messages.
@@ -115,6 +137,12 @@ impl Input {
     #[must_use]
     pub fn file(&self) -> &Arc<File> {
         &self.file
+    }
+
+    /// Where it begins in the descriptor's file, in bytes: 0, but for [`Input::part`].
+    #[must_use]
+    pub fn start_bytes(&self) -> u64 {
+        self.start_bytes
     }
 
     /// Device and inode number: equal for two names of one file.
@@ -145,13 +173,28 @@ impl Input {
         resident::share(&self.file, self.len_bytes?)
     }
 
+    /// Reads some bytes from `offset` on, through the page cache: none only at the end.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        // What is past the end may be another input's.
+        let left = self.len_bytes.filter(|_| self.received);
+        let left = left.map_or(u64::MAX, |len| len.saturating_sub(offset)).min(buf.len() as u64);
+        let buf = buf.get_mut(..left as usize).unwrap_or_default();
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.file.read_at(buf, self.start_bytes.saturating_add(offset))
+    }
+
     /// Fills `buf` from `offset`, through the page cache.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<(), InputError> {
         let mut filled = 0;
         while filled < buf.len() {
             let at = offset + filled as u64;
             let failed = |error: &io::Error| Err(InputError::read(&self.name, at, error));
-            match self.file.read_at(&mut buf[filled..], at) {
+            match self.read_at(&mut buf[filled..], at) {
                 Ok(0) => return failed(&ErrorKind::UnexpectedEof.into()),
                 Ok(bytes) => filled += bytes,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

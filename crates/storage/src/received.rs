@@ -152,6 +152,29 @@ mod tests {
     }
 
     #[test]
+    fn its_parts_are_inputs_that_end_where_the_next_begins() {
+        let received = Received::new("all", 10).unwrap();
+        received.put(0, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).unwrap();
+        let all = received.input().unwrap();
+        let part = all.part("it", 3..7);
+        let mut found = [0; 9];
+        assert_eq!((part.len_bytes(), part.start_bytes(), part.name()), (Some(4), 3, "it"));
+        assert_eq!(part.read_at(&mut found, 1).unwrap(), 3);
+        assert_eq!(found[..4], [5, 6, 7, 0]);
+        part.read_exact_at(&mut found[..4], 0).unwrap();
+        assert_eq!(found[..4], [4, 5, 6, 7]);
+        assert!(part.read_exact_at(&mut found[..2], 3).is_err());
+        assert_eq!(part.read_at(&mut found, u64::MAX).unwrap(), 0);
+        assert_eq!(part.changed().unwrap(), None);
+        // None of what is past its end, nor of another's.
+        let ends = [(7..90, 3), (10..10, 0), (20..30, 0)];
+        assert!(
+            ends.iter().all(|(range, len)| all.part("", range.clone()).len_bytes() == Some(*len))
+        );
+        assert_eq!(part.part("", 2..9).len_bytes(), Some(2));
+    }
+
+    #[test]
     fn it_has_its_length_and_takes_no_more() {
         let received = Received::new("it", 5).unwrap();
         received.put(3, &[1, 2, 3, 4]).unwrap();

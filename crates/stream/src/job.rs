@@ -269,7 +269,8 @@ impl<'j, K: Kernel> Job<'j, K> {
         {
             let before = Instant::now();
             self.collect(piece, stand, |part| {
-                let seen = window.look(self.input.file(), piece.start(), piece.len(), |bytes| {
+                let at = self.input.start_bytes() + piece.start();
+                let seen = window.look(self.input.file(), at, piece.len(), |bytes| {
                     let mapped = watch.step(Step::Get, before, &piece);
                     let computed = self.block(piece, bytes, Out::default(), part, stand);
                     watch.step(Step::Compute, mapped, &piece);

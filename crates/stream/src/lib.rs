@@ -80,7 +80,7 @@ pub use journal::{Begun, Beside, Journal, JournalError, JournalErrorKind, Keep, 
 pub use kernel::{
     Block, Body, Cut, Effect, Head, Kernel, KernelError, MergeOrder, Out, OutState, Unit,
 };
-pub use many::{Outputs, plan_all, run_all, run_all_journaled};
+pub use many::{Outputs, plan_all, plan_lens, run_all, run_all_journaled};
 pub use memory::{floor_bytes, peak_rss_bytes, rss_bytes};
 pub use merge::EARLY_PARTS_MAX;
 pub use paths::Direct;

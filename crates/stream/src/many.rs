@@ -61,13 +61,29 @@ impl Segment {
     }
 }
 
+/// An input of which no more counts yet than its length in bytes, if it has one.
+trait Length {
+    fn len_bytes(&self) -> Option<u64>;
+}
+
+impl Length for Listed {
+    fn len_bytes(&self) -> Option<u64> {
+        self.len_bytes()
+    }
+}
+
+impl Length for u64 {
+    fn len_bytes(&self) -> Option<u64> {
+        Some(*self)
+    }
+}
+
 /// Cuts the list. What was asked for by name (an engine, direct I/O, a spread
 /// chain, faults) is for inputs that are streamed alone, so all of them are then.
-fn segments(inputs: &[Listed], options: &Options) -> impl Iterator<Item = Segment> {
+fn segments<I: Length>(inputs: &[I], options: &Options) -> impl Iterator<Item = Segment> {
     let batches = are_batched(options);
-    let is_small = move |input: &Listed| {
-        batches && input.len_bytes().is_some_and(|len| len <= SMALL_BYTES_MAX)
-    };
+    let is_small =
+        move |input: &I| batches && input.len_bytes().is_some_and(|len| len <= SMALL_BYTES_MAX);
     let mut from = 0;
     // No inputs are an empty batch, which tells of its engine too.
     let mut begun = false;
@@ -107,7 +123,11 @@ struct Plans {
 }
 
 impl Plans {
-    fn new<K: Kernel>(kernel: &K, inputs: &[Listed], options: &Options) -> Result<Self, PlanError> {
+    fn new<K: Kernel, I: Length>(
+        kernel: &K,
+        inputs: &[I],
+        options: &Options,
+    ) -> Result<Self, PlanError> {
         if inputs.len() > 1 {
             let refused = |error| PlanError::Many { kernel: kernel.name().to_owned(), error };
             kernel.check_many().map_err(refused)?;
@@ -144,7 +164,7 @@ impl Plans {
                 }
                 Segment::Batch(range) => {
                     let (files, len) = batch.unwrap_or_default();
-                    let longest = inputs[range.clone()].iter().filter_map(Listed::len_bytes).max();
+                    let longest = inputs[range.clone()].iter().filter_map(I::len_bytes).max();
                     batch = Some((range.len().max(files), longest.unwrap_or(0).max(len)));
                 }
             }
@@ -175,6 +195,18 @@ pub fn plan_all<K: Kernel>(
     options: &Options,
 ) -> Result<Plan, StreamError> {
     Ok(Plans::new(kernel, inputs, options)?.largest().clone())
+}
+
+/// As [`plan_all`], of inputs of which this process knows the lengths in bytes only.
+///
+/// # Errors
+/// As [`plan_all`].
+pub fn plan_lens<K: Kernel>(
+    kernel: &K,
+    lens: &[u64],
+    options: &Options,
+) -> Result<Plan, StreamError> {
+    Ok(Plans::new(kernel, lens, options)?.largest().clone())
 }
 
 /// Streams `inputs` through `kernel`, in their order, and for a transform or

@@ -1,6 +1,7 @@
 //! Through the page cache or past it: chosen for each side of a run.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -127,18 +128,16 @@ impl Path {
         }
     }
 
-    /// The file's first `len_bytes` bytes as a region.
+    /// Bytes `range` of the file as a region.
     pub(crate) fn region(
         &self,
         buffered: &Arc<std::fs::File>,
-        len_bytes: u64,
+        range: Range<u64>,
         name: &str,
     ) -> Region<'static> {
         match &self.direct {
-            Some(direct) => {
-                Region::direct_file(direct.file.clone(), 0..len_bytes, name, self.align_bytes)
-            }
-            None => Region::file(buffered.clone(), 0..len_bytes, name),
+            Some(direct) => Region::direct_file(direct.file.clone(), range, name, self.align_bytes),
+            None => Region::file(buffered.clone(), range, name),
         }
     }
 }

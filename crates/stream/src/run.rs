@@ -97,7 +97,7 @@ fn check_in_place<K: Kernel>(kernel: &K, input: &Input) -> Result<(), PlanError>
     let refused = |why| PlanError::Scheme { scheme: Scheme::Mapped, why, cure: TRANSFER };
     if input.len_bytes().is_some_and(|len| len > 0) {
         let seen = FileWindow::new().and_then(|mut window| {
-            window.look(input.file(), 0, 1, |_| ()).map_err(|fault| fault.error)
+            window.look(input.file(), input.start_bytes(), 1, |_| ()).map_err(|fault| fault.error)
         });
         seen.map_err(|error| refused(format!("{} cannot be mapped: {error}", input.name())))?;
     }
@@ -121,7 +121,6 @@ impl Head for InputHead<'_> {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<usize> {
-        use std::os::unix::fs::FileExt as _;
         if self.0.kind() == Kind::Stream {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::Unsupported,
@@ -130,7 +129,7 @@ impl Head for InputHead<'_> {
         }
         let mut filled = 0;
         while filled < buf.len() {
-            match self.0.file().read_at(&mut buf[filled..], offset + filled as u64) {
+            match self.0.read_at(&mut buf[filled..], offset + filled as u64) {
                 Ok(0) => break,
                 Ok(bytes) => filled += bytes,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

@@ -60,7 +60,7 @@ impl<'o> Sink<'o> {
         let way = match output.kind() {
             Kind::Stream => Way::Stream(Mutex::new(output.sequential())),
             Kind::File | Kind::BlockDevice => Way::Offsets {
-                main: path.region(output.file(), len, output.name()),
+                main: path.region(output.file(), 0..len, output.name()),
                 tail: Region::file(output.file().clone(), 0..len, output.name()),
                 align_bytes: path.align_bytes,
             },

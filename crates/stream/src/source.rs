@@ -26,7 +26,8 @@ impl Source {
         match input.len_bytes() {
             _ if plan.io.is_by_host() => Self::Host { next: AtomicU64::new(0) },
             Some(len) => {
-                let region = path.region(input.file(), len, input.name());
+                let start = input.start_bytes();
+                let region = path.region(input.file(), start..start + len, input.name());
                 Self::Offsets { region, next: AtomicU64::new(0) }
             }
             None => Self::Stream(Mutex::new(Window::of(input, plan.cut))),

@@ -5,7 +5,8 @@ use cellway::storage::{Listed, SharedDir};
 use cellway::stream::{Journal, Outcome, Outputs, Pieces};
 use cellway::{Effect, Kernel};
 
-use super::{Found, Print, kept, shared_dir};
+use super::{Found, Mode, Print, Ship, kept, shared_dir};
+use crate::exit::Usage;
 use crate::run::{Run, journal, progress};
 
 impl Run<'_> {
@@ -36,6 +37,12 @@ impl Run<'_> {
                     .transpose()?
                     .flatten();
                 let task = ManyTask::new(kernel, inputs, shared.as_ref(), &options, progress)?;
+                let sends = args.cluster.ship() == Ship::Bytes && nodes.count() > 1;
+                let sends = sends && args.cluster.mode != Some(Mode::Single);
+                if let Some(Err(why)) = sends.then(|| &task.description().shipped) {
+                    let what = format!("{} cannot be sent: {why}", task.description().input);
+                    return Err(Usage(format!("{what}; take --ship locators")).into());
+                }
                 let lease_units = nodes.lease_units(args, task.spec());
                 let task = task.lease_units(lease_units);
                 let result = |part| task.result(part).map_err(anyhow::Error::msg);

@@ -8,7 +8,7 @@ use storage::{Input, Received};
 
 use super::MANAGER;
 use super::ship::{CHUNK_BYTES, Ship, WINDOW};
-use crate::task::{Description, Task};
+use crate::task::{Description, Task, Units};
 use crate::wire::Message;
 use crate::{JobId, Lease, LeaseId, NodeId};
 
@@ -21,10 +21,25 @@ const GAIN: f64 = 1.05;
 /// What a node of a job has to do with its bytes.
 struct Job {
     description: Description,
+    /// Of many inputs.
+    units: Option<Units>,
     received: Received,
     /// Whether it can read them itself.
     reads: bool,
     ways: Ways,
+}
+
+impl Job {
+    /// The bytes of a lease, and those around it.
+    fn bytes(&self, lease: &Lease) -> Option<Range<u64>> {
+        let shipped = self.description.shipped.as_ref().ok()?;
+        Some(match &self.units {
+            Some(units) => {
+                units.bytes(lease.first..lease.first.saturating_add(lease.units), shipped.around)
+            }
+            None => shipped.bytes(&self.description, lease),
+        })
+    }
 }
 
 /// How long a byte took each way, in seconds.
@@ -79,12 +94,12 @@ pub(super) enum Came {
 }
 
 /// Why a node has to read by itself.
-pub(super) fn cannot_be_sent(Description { input, kernel, .. }: &Description) -> String {
-    format!(
-        "{input} cannot be sent: {kernel} has to read it beforehand, or --ship locators was asked \
-         for; let this node open it"
-    )
+pub(super) fn cannot_be_sent(Description { input, .. }: &Description, why: &str) -> String {
+    format!("{input} cannot be sent: {why}; let this node open it, and take --ship locators")
 }
+
+/// Why, where that was asked for.
+pub(super) const LOCATORS: &str = "--ship locators was asked for";
 
 pub(super) struct Fetch {
     ship: Ship,
@@ -117,24 +132,31 @@ impl Fetch {
     ) -> Result<(), String> {
         let (name, reads) = (&description.input, task.reads());
         let sends = match self.ship {
-            Ship::Locators => false,
-            Ship::Auto | Ship::Bytes => description.shipped.is_some(),
+            Ship::Locators => Err(LOCATORS),
+            Ship::Auto | Ship::Bytes => description.shipped.as_ref().map_err(String::as_str),
         };
-        if !sends && (self.ship == Ship::Bytes || !reads) {
-            return Err(cannot_be_sent(description));
-        }
-        match (&description.shipped, self.jobs.get(&job)) {
-            (Some(_), Some(known)) if known.description != *description => {
-                Err(format!("the manager's job is another than before; start {name} anew"))
+        let shipped = match sends {
+            Err(why) if self.ship == Ship::Bytes || !reads => {
+                return Err(cannot_be_sent(description, why));
             }
-            (Some(shipped), None) if sends => {
-                let received = shipped.receive(name).map_err(|error| error.to_string())?;
-                let (description, ways) = (description.clone(), Ways::default());
-                self.jobs.insert(job, Job { description, received, reads, ways });
-                Ok(())
-            }
-            _ => Ok(()),
+            Err(_) => return Ok(()),
+            Ok(shipped) => shipped,
+        };
+        let anew = || Err(format!("the manager's job is another than before; start {name} anew"));
+        if let Some(known) = self.jobs.get(&job) {
+            return if known.description == *description { Ok(()) } else { anew() };
         }
+        let units = description.list.as_ref().map(|_| {
+            let lens = shipped.lens.iter().copied();
+            Units::new(lens, description.unit_bytes)
+        });
+        if units.as_ref().is_some_and(|units| units.count() != description.units()) {
+            return Err(format!("{name}: its lengths make other units; this is a bug in Cellway"));
+        }
+        let received = shipped.receive(name).map_err(|error| error.to_string())?;
+        let (description, ways) = (description.clone(), Ways::default());
+        self.jobs.insert(job, Job { description, units, received, reads, ways });
+        Ok(())
     }
 
     /// That job is not known any more.
@@ -145,7 +167,6 @@ impl Fetch {
     /// The bytes of a lease are to be there: whether they are to be sent.
     pub(super) fn begin(&mut self, lease: &Lease) -> bool {
         let Some(job) = self.jobs.get_mut(&lease.job) else { return false };
-        let Some(shipped) = &job.description.shipped else { return false };
         let wanted = match self.ship {
             Ship::Locators => false,
             Ship::Bytes => true,
@@ -155,7 +176,7 @@ impl Fetch {
         if !wanted || !lease.is_within(job.description.units()) {
             return false;
         }
-        let range = shipped.bytes(&job.description, lease);
+        let Some(range) = job.bytes(lease) else { return false };
         job.received.need(range.clone());
         let (next, missing) = (range.start, range.end - range.start);
         let sent = Sent { job: lease.job, range, next, missing, since: None, took: Duration::ZERO };
@@ -219,7 +240,8 @@ impl Fetch {
     /// A lease is computed from now on.
     pub(super) fn computes(&mut self, now: Duration, lease: &Lease) {
         if let Some(job) = self.jobs.get(&lease.job).filter(|_| self.ship == Ship::Auto) {
-            let bytes = lease.units.saturating_mul(job.description.unit_bytes);
+            // Of many inputs units may have a few bytes only.
+            let bytes = job.bytes(lease).map_or(0, |range| range.end - range.start);
             self.computing.insert(lease.id, (lease.job, bytes, now));
         }
     }
@@ -256,7 +278,7 @@ mod tests {
     use stream::{Options, Progress};
 
     use super::*;
-    use crate::task::{RemoteTask, Shipped};
+    use crate::task::{List, RemoteTask, Shipped};
 
     const UNIT: u64 = 3 * CHUNK_BYTES + 5;
 
@@ -268,7 +290,7 @@ mod tests {
         let description = Description {
             body: (0, len_bytes),
             unit_bytes: UNIT,
-            shipped: Some(Shipped { len_bytes, head, around }),
+            shipped: Ok(Shipped { len_bytes, lens: [].into(), head, around }),
             ..task.description().clone()
         };
         let mut fetch = Fetch::new(NodeId(1), Ship::Auto);
@@ -328,6 +350,52 @@ mod tests {
             // But for the page that has another's bytes too, it is gone.
             assert!(found.iter().skip(4096).take(100_000).all(|byte| *byte == 0));
         });
+    }
+
+    #[test]
+    fn a_lease_of_several_inputs_is_asked_for_as_one() {
+        let (kernel, progress) = (Crc32c::new(), Progress::default());
+        let task = RemoteTask::new(&kernel, "all", &Options::default(), &progress).unwrap();
+        let lens = [UNIT + 5, 0, 7, 2 * UNIT, 9];
+        let (len_bytes, head) = (lens.iter().sum(), Vec::new());
+        let description = Description {
+            body: (0, len_bytes),
+            unit_bytes: UNIT,
+            shipped: Ok(Shipped { len_bytes, lens: lens.into(), head, around: (3, 9) }),
+            list: Some(List { inputs: 5, units: 6, digest: 0 }),
+            ..task.description().clone()
+        };
+        let mut fetch = Fetch::new(NodeId(1), Ship::Bytes);
+        let other = Description {
+            list: Some(List { inputs: 5, units: 7, digest: 0 }),
+            ..description.clone()
+        };
+        let why = fetch.job(JobId(0), &other, &task).unwrap_err();
+        assert!(why.contains("its lengths make other units"), "{why}");
+        fetch.job(JobId(0), &description, &task).unwrap();
+        // The end of the first input, the third, and a block of the fourth.
+        let lease = Lease { id: LeaseId(1), job: JobId(0), first: 1, units: 3 };
+        assert!(fetch.begin(&lease));
+        let (mut from, until) = (UNIT - 3, 2 * UNIT + 12 + 9);
+        loop {
+            let asked = asked(&mut fetch);
+            let Some((id, offset, _)) = asked.first().copied() else { break };
+            assert_eq!((id, offset), (lease.id, from));
+            for (id, offset, len) in asked {
+                let bytes = Ok(bytes(offset, len));
+                let came = fetch.came(Duration::ZERO, (id, offset), bytes);
+                from += len;
+                assert_eq!(matches!(came, Came::All(_)), from == until);
+            }
+        }
+        assert_eq!(from, until);
+        let third = fetch.input(JobId(0)).unwrap().part("third", UNIT + 5..UNIT + 12);
+        let mut found = [0; 7];
+        third.read_exact_at(&mut found, 0).unwrap();
+        assert_eq!(found[..], bytes(UNIT + 5, 7));
+        // How long a byte takes is of those that units have.
+        let long = fetch.jobs[&JobId(0)].bytes(&Lease { first: 4, units: 2, ..lease });
+        assert_eq!(long, Some(2 * UNIT + 12 - 3..len_bytes));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde_bytes::ByteBuf;
 
 use stream::Piece;
 
+use super::fetch::LOCATORS;
 use super::group::Group;
 use super::jobs::Jobs;
 use super::keep::{Keep, Step, Units};
@@ -17,7 +18,7 @@ use super::layout::Layout;
 use super::merging::{Held, Merges, Pair};
 use super::queue::{Order, Queue};
 use super::ship::{Asked, Shipper};
-use super::{Bring, ClusterError, Config, MANAGER, Report, caught};
+use super::{Bring, ClusterError, Config, MANAGER, Report, Ship, caught};
 use crate::manager::{Action, Event, MergeId, Merging};
 use crate::task::{Description, Task};
 use crate::wire::Message;
@@ -41,6 +42,8 @@ pub(super) struct Manage<'env> {
     /// Why a record was passed over, the first time.
     unrecorded: Option<String>,
     shipper: Shipper,
+    /// Whether nodes may ask it for something.
+    ships: bool,
     timer: Option<Duration>,
     results: BTreeMap<JobId, Result<Option<Held>, JobError>>,
     layout: Layout,
@@ -74,6 +77,7 @@ impl<'env> Manage<'env> {
             failure: None,
             unrecorded: None,
             shipper: Shipper::new(jobs, bring.clone(), scope),
+            ships: config.ship != Ship::Locators,
             timer: None,
             results: BTreeMap::new(),
             layout,
@@ -428,7 +432,12 @@ impl<'env> Manage<'env> {
                 }
                 let task_of = |job| {
                     let task = self.jobs.get(job)?;
-                    Some((self.jobs.number(job)?, task.description().clone()))
+                    let mut description = task.description().clone();
+                    if !self.ships {
+                        // How long each of many inputs is nobody needs to hear.
+                        description.shipped = Err(LOCATORS.to_owned());
+                    }
+                    Some((self.jobs.number(job)?, description))
                 };
                 self.group.tell(node, message, task_of, out);
             }
@@ -440,7 +449,7 @@ impl<'env> Manage<'env> {
             Action::Failed { job, error } => {
                 let task = self.jobs.get(job);
                 let error = match task {
-                    Some(task) => located(error, task.description()),
+                    Some(task) => located(error, &*task),
                     None => error,
                 };
                 self.ended(job, Err(error));
@@ -471,16 +480,22 @@ impl Drop for Manage<'_> {
 }
 
 /// With where the unit begins that failed, if nothing was said of the place.
-fn located(error: JobError, Description { body, unit_bytes, list, .. }: &Description) -> JobError {
+fn located(error: JobError, task: &dyn Task) -> JobError {
+    let Description { body, unit_bytes, list, .. } = task.description();
     match error {
-        // Of many inputs what was said names one.
-        JobError::Unit { unit, offset: None, what, tries } if list.is_none() => {
+        // What was said names one of them.
+        JobError::Unit { unit, offset, what, tries } if list.is_some() => {
+            let what = task.named(unit, what);
+            JobError::Unit { unit, offset, what, tries }
+        }
+        JobError::Unit { unit, offset: None, what, tries } => {
             let offset = Some(body.0.saturating_add(unit.saturating_mul(*unit_bytes)));
             JobError::Unit { unit, offset, what, tries }
         }
         error => error,
     }
 }
+
 /// Why no record can be made, and so no end.
 fn unsettled(nodes: &[NodeId], waited: Duration) -> String {
     let names: Vec<_> = nodes.iter().map(|node| node.0.to_string()).collect();

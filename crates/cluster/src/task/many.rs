@@ -1,25 +1,30 @@
 //! A kernel over many inputs: one job, whose units run from input to input.
 
+mod places;
 mod session;
+mod units;
 
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crc_fast::{CrcAlgorithm, Digest};
-use storage::{Input, Listed, OutputError, SharedDir};
+use storage::{Input, InputError, Listed, Output, OutputError, SharedDir};
 use stream::{
     Control, Kernel, MergeOrder, Options, Plan, PlanError, Progress, Spool, StreamError, plan_all,
     plan_shares,
 };
 
 use super::{
-    Description, List, Part, Session, Task, Tell, bytes_of, check_spool, load, merge, merging, own,
-    save,
+    Base, Description, List, Own, Part, Places, Session, Shipped, Task, Tell, bytes_of,
+    check_spool, load, merge, merging, own, save, unplaced,
 };
 use crate::JobSpec;
-use session::ManySession;
+pub(super) use places::{Inputs, ManyPlaces};
+use places::{name_if_sent, open, output_of};
+pub(super) use session::ManySession;
+pub(crate) use units::Units;
 
 /// A kernel over files that every node can open. An input is open while units of it are
 /// computed, and so is its output: how many there are costs a number each.
@@ -32,62 +37,52 @@ pub struct ManyTask<'a, K: Kernel> {
     joined: OnceLock<Joined>,
     options: Options,
     plan: Plan,
-    units: Units,
+    units: Arc<Units>,
     description: Description,
     spool: Option<&'a Spool>,
     progress: &'a Progress,
+    /// What was read of for nodes, by its number, the last one at the end.
+    read: Mutex<Vec<(usize, Input)>>,
 }
+
+/// So many inputs at most stay open, for nodes ask for pieces of several in turn.
+const READ_OPEN_MAX: usize = 16;
 
 /// What a node has of its manager.
 #[derive(Debug)]
-struct Joined {
+pub(super) struct Joined {
     /// That of another process.
-    outputs: Option<SharedDir>,
-    units: Units,
+    pub(super) outputs: Option<SharedDir>,
+    pub(super) units: Arc<Units>,
+    /// As [`Shipped::around`].
+    pub(super) around: (u64, u64),
 }
 
-/// Which units are of which input: as many as its bytes would make, of which a
-/// header may leave the last ones empty.
-#[derive(Debug)]
-struct Units {
-    unit_bytes: u64,
-    /// By input, the number behind its last unit.
-    ends: Vec<u64>,
+impl Joined {
+    pub(super) fn settle(&self) -> Result<(), String> {
+        let settled = self.outputs.as_ref().map_or(Ok(()), SharedDir::settle);
+        settled.map_err(|error| error.to_string())
+    }
 }
 
-impl Units {
-    fn new(inputs: &[Listed], unit_bytes: u64) -> Result<Self, String> {
-        let mut all: u64 = 0;
-        let ends = inputs.iter().map(|input| {
-            let Some(len) = input.len_bytes() else {
-                return Err(format!("the length of {} is not known", input.shown()));
-            };
-            all = all.saturating_add(len.div_ceil(unit_bytes.max(1)));
-            Ok(all)
-        });
-        Ok(Self { unit_bytes, ends: ends.collect::<Result<_, _>>()? })
-    }
-
-    fn count(&self) -> u64 {
-        self.ends.last().copied().unwrap_or(0)
-    }
-
-    /// The units of an input among those of all.
-    fn of(&self, input: usize) -> Range<u64> {
-        let before = input.checked_sub(1).and_then(|before| self.ends.get(before));
-        before.copied().unwrap_or(0)..self.ends.get(input).copied().unwrap_or(0)
-    }
-
-    /// The inputs of some units, and which of their own those are.
-    fn inputs(&self, units: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
-        let first = self.ends.partition_point(|end| *end <= units.start);
-        let all = (first..self.ends.len()).map(|input| (input, self.of(input)));
-        let until = units.end;
-        all.take_while(move |(_, own)| own.start < until).filter_map(move |(input, own)| {
-            let (from, to) = (units.start.max(own.start), units.end.min(own.end));
-            (from < to).then(|| (input, from - own.start..to - own.start))
-        })
-    }
+/// Adds to the plan for a list what sharing it takes, the `longest` input of which keeps all
+/// from being shared if it cannot be.
+pub(super) fn share<K: Kernel>(
+    kernel: &K,
+    (longest, output): (&Input, Option<&Output>),
+    options: &Options,
+    plan: &mut Plan,
+) -> Result<(), StreamError> {
+    let shared = plan_shares(kernel, longest, output, options)?;
+    plan.memory_bytes = plan.memory_bytes.max(shared.memory_bytes);
+    // Small inputs, each with parts of its own, and what waits to be merged.
+    let lanes = plan.accelerators as u64;
+    let waiting = lanes + u64::BITS as u64;
+    plan.memory_bytes += kernel.memory_bytes(1).saturating_mul(match kernel.merge_order() {
+        MergeOrder::Any => lanes + 1,
+        MergeOrder::ByUnit => lanes + waiting,
+    });
+    Ok(())
 }
 
 impl<'a, K: Kernel> ManyTask<'a, K> {
@@ -106,48 +101,37 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
     ) -> Result<Self, StreamError> {
         let mut plan = plan_all(kernel, inputs, options)?;
         let options = Options { block_bytes: Some(plan.block_bytes), ..options.clone() };
-        let units = Units::new(inputs, plan.block_bytes);
-        let cure = "name files";
-        let units = units.map_err(|why| PlanError::Shares { why, cure })?;
-        // What keeps one from being shared keeps all.
-        if let Some(largest) = inputs.iter().max_by_key(|input| input.len_bytes()) {
-            let of = output_of(largest);
+        let lens = lens(inputs)?;
+        let units = Arc::new(Units::new(lens.iter().copied(), plan.block_bytes));
+        if let Some(longest) = inputs.iter().max_by_key(|input| input.len_bytes()) {
+            let of = output_of(&longest.shown());
             let output = outputs.map(|outputs| outputs.open(0, &of)).transpose()?;
-            let input = Input::open(largest.path())?;
-            let shared = plan_shares(kernel, &input, output.as_ref(), &options)?;
-            plan.memory_bytes = plan.memory_bytes.max(shared.memory_bytes);
+            let input = Input::open(longest.path())?;
+            share(kernel, (&input, output.as_ref()), &options, &mut plan)?;
         }
-        // Small inputs, each with parts of its own, and what waits to be merged.
-        let lanes = plan.accelerators as u64;
-        let waiting = lanes + u64::BITS as u64;
-        plan.memory_bytes += kernel.memory_bytes(1).saturating_mul(match kernel.merge_order() {
-            MergeOrder::Any => lanes + 1,
-            MergeOrder::ByUnit => lanes + waiting,
-        });
         let names = match inputs {
             [] => "no input".to_owned(),
             [one] => one.shown(),
             [first, others @ ..] => format!("{} and {} more", first.shown(), others.len()),
         };
         let refused = |error| StreamError::Kernel { input: names.clone(), error };
-        let lens = inputs.iter().filter_map(Listed::len_bytes);
         let description = Description {
             kernel: kernel.name().to_owned(),
             parameters: kernel.parameters().map_err(refused)?,
             input: names.clone(),
-            body: (0, lens.fold(0, u64::saturating_add)),
+            body: (0, lens.iter().copied().fold(0, u64::saturating_add)),
             modified: (0, 0),
             unit_bytes: plan.block_bytes,
             lease_units: None,
             output: outputs.map(|outputs| outputs.path().to_owned()),
-            shipped: None,
+            shipped: Shipped::of_many(kernel, lens),
             list: Some(List {
                 inputs: inputs.len() as u64,
                 units: units.count(),
                 digest: digest(inputs),
             }),
         };
-        let (joined, spool) = (OnceLock::new(), None);
+        let (joined, spool, read) = (OnceLock::new(), None, Mutex::default());
         Ok(Self {
             kernel,
             inputs,
@@ -159,6 +143,7 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
             description,
             spool,
             progress,
+            read,
         })
     }
 
@@ -173,6 +158,7 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
     #[must_use]
     pub fn spool(mut self, spool: &'a Spool) -> Self {
         self.description.output = spool.path().map(Path::to_owned);
+        self.description.shipped = Err(unplaced(self.kernel));
         Self { spool: Some(spool), ..self }
     }
 
@@ -200,21 +186,40 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
         Ok(stream::plan(self.kernel, &input, &self.options)?.units != Some(0))
     }
 
-    /// Where an input's output goes at this node.
-    fn output(&self, number: usize) -> Result<Option<storage::Output>, OutputError> {
-        let name = self.inputs.get(number).map(output_of).unwrap_or_default();
-        self.outputs().map(|outputs| outputs.open(number as u64, &name)).transpose()
-    }
-
     /// Whether what was written of the first `units` of an input can still be there.
     fn check_there(&self, outputs: &SharedDir, number: usize, units: u64) -> Result<(), String> {
         let Some(input) = self.inputs.get(number) else { return Ok(()) };
         let whole = self.output_bytes(input).map_err(|error| error.to_string())?.unwrap_or(0);
         let written = units.saturating_mul(self.plan.block_bytes).min(whole);
         match outputs.len_bytes(number as u64).unwrap_or(0) < written {
-            true => Err(format!("{} is shorter than what was written of it", output_of(input))),
+            true => {
+                let output = output_of(&input.shown());
+                Err(format!("{output} is shorter than what was written of it"))
+            }
             false => Ok(()),
         }
+    }
+
+    /// Fills `buf` from an input, which is what was listed still when it has been read.
+    fn read(&self, number: usize, offset: u64, buf: &mut [u8]) -> Result<(), InputError> {
+        let Some(listed) = self.inputs.get(number) else { return Ok(()) };
+        let known = {
+            let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+            let place = read.iter().position(|(known, _)| *known == number);
+            // One that cannot be read is opened anew the next time.
+            place.map(|place| read.remove(place).1)
+        };
+        let input = known.map_or_else(|| open(listed), Ok)?;
+        input.read_exact_at(buf, offset)?;
+        if let Some(what) = input.changed()? {
+            return Err(InputError::changed(input.name(), what));
+        }
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        read.push((number, input));
+        if read.len() > READ_OPEN_MAX {
+            drop(read.remove(0));
+        }
+        Ok(())
     }
 
     /// Where all of them go.
@@ -237,9 +242,13 @@ impl<K: Kernel<Part: 'static>> ManyTask<'_, K> {
     }
 }
 
-/// What an output is called that has no name yet.
-fn output_of(input: &Listed) -> String {
-    format!("the output for {}", input.shown())
+/// All lengths in bytes.
+fn lens(inputs: &[Listed]) -> Result<Vec<u64>, PlanError> {
+    let lens = inputs.iter().map(|input| {
+        let why = || format!("the length of {} is not known", input.shown());
+        input.len_bytes().ok_or_else(|| PlanError::Shares { why: why(), cure: "name files" })
+    });
+    lens.collect()
 }
 
 /// By which lists are told from each other: names, lengths and times.
@@ -267,7 +276,14 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
         if self.joined.get().is_some() {
             return Ok(());
         }
-        let units = Units::new(self.inputs, description.unit_bytes)?;
+        let units = match description.unit_bytes == self.units.unit_bytes() {
+            true => self.units.clone(),
+            false => {
+                let lens = self.inputs.iter().filter_map(Listed::len_bytes);
+                Arc::new(Units::new(lens, description.unit_bytes))
+            }
+        };
+        let around = description.shipped.as_ref().map_or((0, 0), |shipped| shipped.around);
         let outputs = match (&description.output, self.outputs) {
             (Some(path), None) if let Some(spool) = self.spool => {
                 spool.join(path);
@@ -277,7 +293,7 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
             _ => None,
         };
         // Threads that are nodes of one process join in the same way.
-        let _ = self.joined.set(Joined { outputs, units });
+        let _ = self.joined.set(Joined { outputs, units, around });
         Ok(())
     }
 
@@ -285,8 +301,32 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
         true
     }
 
-    fn bytes(&self, _: Range<u64>) -> Result<Vec<u8>, String> {
-        Err(format!("{}: units of many inputs are not sent", self.description.input))
+    fn bytes(&self, range: Range<u64>) -> Result<Vec<u8>, String> {
+        let all = self.description.body.1;
+        if range.end > all {
+            let names = &self.description.input;
+            return Err(format!(
+                "{names}: there are {all} bytes, and {} were asked for",
+                range.end
+            ));
+        }
+        let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
+        let mut rest = &mut *bytes;
+        for (number, own) in self.units.inputs_of_bytes(range) {
+            let (of_it, others) = rest.split_at_mut((own.end - own.start) as usize);
+            self.read(number, own.start, of_it).map_err(|error| error.to_string())?;
+            rest = others;
+        }
+        Ok(bytes)
+    }
+
+    fn named(&self, unit: u64, what: String) -> String {
+        let of_unit = self.units.inputs(unit..unit.saturating_add(1)).next();
+        let listed = of_unit.and_then(|(number, _)| Some((number, self.inputs.get(number)?)));
+        match listed {
+            Some((number, listed)) => what.replacen(&name_if_sent(number), &listed.shown(), 1),
+            None => what,
+        }
     }
 
     fn spec(&self) -> JobSpec {
@@ -320,7 +360,7 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
     fn done(&self, units: Range<u64>) {
         let of_input = |(input, units)| {
             let len_bytes = self.inputs.get(input).and_then(Listed::len_bytes);
-            bytes_of(units, self.units.unit_bytes, len_bytes.unwrap_or(0))
+            bytes_of(units, self.units.unit_bytes(), len_bytes.unwrap_or(0))
         };
         self.progress.add_done(self.units.inputs(units).map(of_input).sum());
     }
@@ -342,23 +382,24 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
         Some(self.progress.control())
     }
 
-    fn session<'t>(&'t self, _: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
-        Box::new(ManySession::new(self, tell))
+    fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
+        self.place(sent).session(Own::Lent(self.kernel), tell)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units_run_from_input_to_input() {
-        let units = Units { unit_bytes: 10, ends: vec![3, 3, 4, 9] };
-        let found = |range| units.inputs(range).collect::<Vec<_>>();
-        assert_eq!(units.count(), 9);
-        assert_eq!(found(0..9), [(0, 0..3), (2, 0..1), (3, 0..5)]);
-        assert_eq!(found(2..4), [(0, 2..3), (2, 0..1)]);
-        assert_eq!(found(4..8), [(3, 0..4)]);
-        assert_eq!(found(8..9), [(3, 4..5)]);
+impl<K: Kernel<Part: 'static>> Base for ManyTask<'_, K> {
+    fn place(&self, sent: Option<Input>) -> Places<'_> {
+        Places::Many(ManyPlaces {
+            inputs: match sent {
+                None => Inputs::Listed(self.inputs),
+                Some(_) => Inputs::sent(sent, Some(self.inputs)),
+            },
+            joined: self.joined.get(),
+            outputs: self.outputs(),
+            names: &self.description.input,
+            options: self.options.clone(),
+            plan: &self.plan,
+            progress: self.progress,
+        })
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use storage::{Input, Output};
 use stream::{Kernel, Options, Plan, Progress};
 
+use super::many::{ManyPlaces, ManySession};
 use super::session::{KernelSession, Reads};
 use super::{Description, Part, Session, Task, Tell, load, merge, save};
 use crate::JobSpec;
@@ -64,9 +65,28 @@ pub(super) struct Place<'t> {
     pub(super) plan: Option<&'t Plan>,
 }
 
+/// The same of a task over one input, or over many.
+pub(super) enum Places<'t> {
+    One(Place<'t>),
+    Many(ManyPlaces<'t>),
+}
+
+impl<'t> Places<'t> {
+    pub(super) fn session<K: Kernel<Part: 'static>>(
+        self,
+        kernel: Own<'t, K>,
+        tell: Tell<'t>,
+    ) -> Box<dyn Session + 't> {
+        match self {
+            Self::One(place) => Box::new(KernelSession::new(kernel, place, tell)),
+            Self::Many(places) => Box::new(ManySession::new(kernel, places, tell)),
+        }
+    }
+}
+
 /// A task of one kernel.
 pub(super) trait Base: Task {
-    fn place(&self, sent: Option<Input>) -> Place<'_>;
+    fn place(&self, sent: Option<Input>) -> Places<'_>;
 }
 
 /// One with other parameters, over the same input.
@@ -100,7 +120,7 @@ impl<B: Base, K: Kernel<Part: 'static>> Adopt for Adopted<'_, B, K> {
     where
         Self: 't,
     {
-        Box::new(KernelSession::new(Own::Shared(self.kernel.clone()), self.base.place(sent), tell))
+        self.base.place(sent).session(Own::Shared(self.kernel.clone()), tell)
     }
 }
 
@@ -113,6 +133,10 @@ impl<B: Base, K: Kernel<Part: 'static>> Task for Adopted<'_, B, K> {
         self.has().check(description, |_| false)?;
         let parameters = self.base.description().parameters.clone();
         self.base.join(&Description { parameters, ..description.clone() })
+    }
+
+    fn named(&self, unit: u64, what: String) -> String {
+        self.base.named(unit, what)
     }
 
     fn reads(&self) -> bool {

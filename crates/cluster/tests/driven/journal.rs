@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use cellway_cluster::drive::{Config, run_journaled};
+use cellway_cluster::drive::{Config, Ship, run_journaled};
 use cellway_cluster::task::{KernelTask, ManyTask, Part, Task};
 use cellway_cluster::transport::Endpoint;
 use kernels::{Aes128Ecb, Blake3, Crc32c, Finish, LinReg, PairType, Report as _, WordCount};
@@ -85,7 +85,10 @@ impl Managers {
         let manages: Box<dyn Endpoint> =
             Box::new(Faulty::new(manages, faults, self.random.clone()));
         let fanout = self.random.one_in(2).then_some(2);
-        let config = Config { fanout, ..Config::default() };
+        // Whether other nodes are sent their units.
+        let sends = task.description().shipped.is_ok() && self.random.one_in(2);
+        let ship = if sends { Ship::Bytes } else { Ship::Auto };
+        let config = Config { fanout, ship, ..Config::default() };
         let report = thread::scope(|scope| {
             for other in others {
                 let (other, config) = (Box::new(other), &config);

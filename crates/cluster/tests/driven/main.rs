@@ -9,6 +9,7 @@ mod led;
 mod listed;
 mod rewrites;
 mod ship;
+mod ship_many;
 mod tree;
 
 use std::collections::HashSet;

@@ -21,14 +21,14 @@ use stream::{Block, Body, Effect, Head, Kernel, KernelError, Options, Progress, 
 use crate::faulty::{Ended, Watched, locals, run, watched};
 use crate::{file, options, text};
 
-fn config(ship: Ship) -> Config {
+pub(crate) fn config(ship: Ship) -> Config {
     let manager = manager::Config { join_wait: Duration::from_secs(2), ..Default::default() };
     Config { manager, manager_computes: false, ship, ..Config::default() }
 }
 
 /// What a manager that does not compute and `nodes` nodes make of it, each of which has
 /// no input; and how many bytes of it were sent.
-fn remote<K: Kernel<Part: 'static>>(
+pub(crate) fn remote<K: Kernel<Part: 'static>>(
     kernel: &K,
     manages: &dyn Task,
     (nodes, options): (u32, &Options),

@@ -6,23 +6,22 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use accel::EngineChoice;
-use storage::{Input, InputError, Output};
 use stream::{
-    Fold, Kernel, KernelError, MergeOrder, Options, PlanError, Shares, Stats, StreamError, Unfound,
-    plan_shares, run_shares,
+    Fold, Kernel, KernelError, MergeOrder, Shares, Stats, StreamError, Unfound, run_shares,
 };
 
 use super::super::session::ended;
-use super::super::{Session, Tell};
-use super::{Joined, ManyTask};
+use super::super::{Own, Session, Tell};
+use super::places::Opened;
+use super::{Joined, ManyPlaces};
 use crate::{Lease, LeaseId};
 
-pub(super) struct ManySession<'t, K: Kernel>(Arc<Desk<'t, K>>);
+pub(in super::super) struct ManySession<'t, K: Kernel>(Arc<Desk<'t, K>>);
 
 /// What the workers and those who give them leases share.
 struct Desk<'t, K: Kernel> {
-    task: &'t ManyTask<'t, K>,
+    kernel: Own<'t, K>,
+    places: ManyPlaces<'t>,
     tell: Tell<'t>,
     state: Mutex<State<'t, K::Part>>,
     /// There is something to do, or there will be nothing.
@@ -98,7 +97,11 @@ fn along_tree(first: u64, units: Range<u64>) -> impl Iterator<Item = (u64, Range
 }
 
 impl<'t, K: Kernel> ManySession<'t, K> {
-    pub(super) fn new(task: &'t ManyTask<'t, K>, tell: Tell<'t>) -> Self {
+    pub(in super::super) fn new(
+        kernel: Own<'t, K>,
+        places: ManyPlaces<'t>,
+        tell: Tell<'t>,
+    ) -> Self {
         let state = State {
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
@@ -109,7 +112,7 @@ impl<'t, K: Kernel> ManySession<'t, K> {
             pieces: 0,
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Self(Arc::new(Desk { task, tell, state, changed }))
+        Self(Arc::new(Desk { kernel, places, tell, state, changed }))
     }
 }
 
@@ -128,7 +131,7 @@ impl<K: Kernel> Session for ManySession<'_, K> {
     }
 
     fn run(&self) -> Result<Stats, StreamError> {
-        let (desk, plan) = (&self.0, &self.0.task.plan);
+        let (desk, plan) = (&self.0, self.0.places.plan);
         let since = Instant::now();
         let work = |_| Worker(desk).work();
         let all = std::thread::scope(|scope| {
@@ -171,7 +174,7 @@ impl<P> State<'_, P> {
 impl<'t, K: Kernel> Desk<'t, K> {
     /// What this node has of its manager; it computes nothing before it has joined.
     fn joined(&self) -> Option<&'t Joined> {
-        self.task.joined.get()
+        self.places.joined
     }
 
     fn is_large(&self, input: usize) -> bool {
@@ -182,7 +185,7 @@ impl<'t, K: Kernel> Desk<'t, K> {
     }
 
     fn give(&self, lease: &Lease) {
-        let in_order = self.task.kernel.merge_order() == MergeOrder::ByUnit;
+        let in_order = self.kernel.merge_order() == MergeOrder::ByUnit;
         let units = lease.first..lease.first + lease.units;
         let mut pieces = Vec::new();
         if let Some(joined) = self.joined() {
@@ -255,17 +258,17 @@ impl<'t, K: Kernel> Desk<'t, K> {
         };
         drop(kept);
         if lock(&self.state).leases.remove(&lease).is_some() {
-            let input = &self.task.description.input;
+            let input = self.places.names;
             // Nobody asks how long it took: the task does not step.
             let found = found.map(|part| stream::Part { part, took: Duration::ZERO });
-            (self.tell)(lease, ended(self.task.kernel, input, found));
+            (self.tell)(lease, ended(&*self.kernel, input, found));
         }
     }
 
     fn whole(&self, kept: &mut Kept<K::Part>) -> Result<K::Part, KernelError> {
         let folded = std::mem::take(&mut kept.fold).end(|left, right| self.merge(left, right))?;
         let part = folded.flatten().or(kept.any.take());
-        Ok(part.unwrap_or_else(|| self.task.kernel.part(1)))
+        Ok(part.unwrap_or_else(|| self.kernel.part(1)))
     }
 
     fn merge(
@@ -274,12 +277,12 @@ impl<'t, K: Kernel> Desk<'t, K> {
         right: Option<K::Part>,
     ) -> Result<Option<K::Part>, KernelError> {
         let (Some(mut left), Some(right)) = (left, right) else { return Ok(None) };
-        self.task.kernel.merge(&mut left, right)?;
+        self.kernel.merge(&mut left, right)?;
         Ok(Some(left))
     }
 
     fn refused(&self, unit: u64, error: KernelError) -> Unfound {
-        let input = self.task.description.input.clone();
+        let input = self.places.names.to_owned();
         Unfound::Failed { unit, error: StreamError::Kernel { input, error } }
     }
 
@@ -319,7 +322,7 @@ impl<'t, K: Kernel> Desk<'t, K> {
         piece: &Piece,
         part: Option<K::Part>,
     ) -> Result<(), KernelError> {
-        if self.task.kernel.merge_order() == MergeOrder::Any {
+        if self.kernel.merge_order() == MergeOrder::Any {
             kept.any = match kept.any.take() {
                 Some(any) if part.is_some() => self.merge(Some(any), part)?,
                 any => any.or(part),
@@ -333,14 +336,6 @@ impl<'t, K: Kernel> Desk<'t, K> {
         }
         Ok(())
     }
-}
-
-/// An input, how it is streamed, and its units.
-struct Opened {
-    input: Input,
-    output: Option<Output>,
-    options: Options,
-    units: u64,
 }
 
 /// Takes pieces, one after the other.
@@ -393,8 +388,8 @@ impl<'t, K: Kernel> Worker<'_, 't, K> {
 
     /// Streams a piece, and those of the same input that follow.
     fn stream(&self, piece: Piece, is_large: bool) -> Option<Stats> {
-        let (desk, task) = (self.0, self.0.task);
-        let opened = self.open(piece.input, is_large);
+        let desk = self.0;
+        let opened = desk.places.open(&*desk.kernel, piece.input, is_large);
         let Opened { input, output, options, units } = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -440,8 +435,8 @@ impl<'t, K: Kernel> Worker<'_, 't, K> {
             }
         }
         empty.iter().for_each(|piece| desk.found(piece, Ok(None)));
-        let ran =
-            run_shares(task.kernel, &input, output.as_ref(), &options, task.progress, &shares);
+        let (kernel, progress) = (&*desk.kernel, desk.places.progress);
+        let ran = run_shares(kernel, &input, output.as_ref(), &options, progress, &shares);
         self.leave(&shares, ran)
     }
 
@@ -465,40 +460,11 @@ impl<'t, K: Kernel> Worker<'_, 't, K> {
         };
         for (piece, _) in left {
             let what = KernelError::new(error.clone(), "let another node do it");
-            let input = self.0.task.inputs[piece.input].shown();
+            let input = self.0.places.name(piece.input);
             let error = StreamError::Kernel { input, error: what };
             let unit = piece.units.start;
             self.0.found(&piece, Err(Unfound::Failed { unit, error }));
         }
         stats
-    }
-
-    /// Opens an input and its output.
-    fn open(&self, number: usize, is_large: bool) -> Result<Opened, StreamError> {
-        let task = self.0.task;
-        let listed = &task.inputs[number];
-        let input = Input::open(listed.path())?;
-        if input.len_bytes() != listed.len_bytes() || input.modified() != listed.modified() {
-            let what = "it was written since it was listed".to_owned();
-            return Err(InputError::changed(input.name(), what).into());
-        }
-        let mut options = task.options.clone();
-        let unit_bytes = self.0.joined().map_or(task.plan.block_bytes, |own| own.units.unit_bytes);
-        options.block_bytes = Some(unit_bytes);
-        if !is_large {
-            (options.accelerators, options.threads) = (Some(1), Some(1));
-            if options.engine == EngineChoice::Auto {
-                // Nothing overlaps, and this one costs nothing to set up.
-                options.engine = EngineChoice::Pread;
-            }
-        }
-        let output = task.output(number)?;
-        let plan = plan_shares(task.kernel, &input, output.as_ref(), &options)?;
-        if plan.block_bytes != unit_bytes {
-            let why = format!("{} is cut by {} bytes", input.name(), plan.block_bytes);
-            let cure = "give --block a multiple of that and of the others";
-            return Err(PlanError::Shares { why, cure }.into());
-        }
-        Ok(Opened { input, output, options, units: plan.units.unwrap_or(0) })
     }
 }
