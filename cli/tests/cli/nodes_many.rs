@@ -179,16 +179,18 @@ fn processes_that_cannot_open_many_inputs_are_sent_them() {
             finish(command.spawn().unwrap())
         };
         // As one directory, and as several inputs.
-        for what in ["in", "in/d0 in/d1 in/d2 in/small*"] {
-            let small = (0..150).map(|number| format!("in/small{number:03} ")).collect::<String>();
-            let what = what.replace("in/small*", &small);
-            let verbose = "-r --block 4K --verbose";
-            for how in ["", "--ship bytes", "--ship bytes --mode basic", "--journal journal"] {
-                let found = run(&format!("wordcount {what} {verbose} {how}"));
-                assert!(found.stdout == words, "{name} {how}: {}", found.stderr);
-                let told = found.stderr.matches(": blocks are sent to this node").count();
-                assert_eq!(told, 2, "{name} {how}: {}", found.stderr);
-            }
+        let small = (0..150).map(|number| format!("in/small{number:03} ")).collect::<String>();
+        let several = format!("in/d0 in/d1 in/d2 {small}");
+        for (what, how) in [
+            ("in", "--journal journal"),
+            ("in", "--ship bytes --mode basic"),
+            (&*several, ""),
+            (&*several, "--ship bytes"),
+        ] {
+            let found = run(&format!("wordcount {what} -r --block 4K --verbose {how}"));
+            assert!(found.stdout == words, "{name} {how}: {}", found.stderr);
+            let told = found.stderr.matches(": blocks are sent to this node").count();
+            assert_eq!(told, 2, "{name} {how}: {}", found.stderr);
         }
         run("identity in -r --out-dir out --block 4K").ok();
         assert!(tree(&here.path("out")) == tree(&dir), "{name}");
