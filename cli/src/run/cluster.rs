@@ -505,17 +505,23 @@ fn meet(
 ) -> anyhow::Result<(Option<Report>, Vec<Stats>)> {
     let endpoint = begun(peer)?;
     let node = format!("node {}: ", endpoint.own().0);
-    let hung = |hangs: &str, ran| Ok(end_though_hung(hangs, ran, print, &stopped));
+    let has_journal = pieces.is_some();
+    let hung = |hangs: &str, ran| Ok(end_though_hung(hangs, ran, (print, has_journal), &stopped));
     let ran = drive::run_to_end(endpoint, tasks, config, pieces, hung).map_err(&stopped)?;
     peer.replace(Peer::Ends(ran.farewell));
-    for why in ran.refused {
-        exit::tell(&format!("goes on without {why}"));
-    }
+    tell_refused(&ran.refused);
     if let Some(why) = ran.unfit {
         // The others do without it, and are not to be ended by it.
         exit::complain(why.strip_prefix(&node).unwrap_or(&why));
     }
     Ok((ran.report, ran.stats))
+}
+
+/// The lines about nodes that were done without.
+fn tell_refused(refused: &[String]) {
+    for why in refused {
+        exit::tell(&format!("goes on without {why}"));
+    }
 }
 
 /// The line after a run, about its nodes.

@@ -65,6 +65,13 @@ const TOGETHER_BYTES_MAX: usize = 1 << 10;
 
 /// The longest result: with what is around it, it fits a message.
 pub(crate) const RESULT_BYTES_MAX: usize = MESSAGE_BYTES_MAX - TOGETHER_BYTES_MAX - AROUND_BYTES;
+
+/// Why a result of so many bytes does not go to another peer, if it is too long.
+pub(crate) fn too_long(result_bytes: usize) -> Option<String> {
+    (result_bytes > RESULT_BYTES_MAX).then(|| {
+        format!("a result of {result_bytes} bytes is longer than {RESULT_BYTES_MAX}; take a kernel with smaller ones")
+    })
+}
 const AROUND_BYTES: usize = 64;
 
 impl Message {

@@ -8,7 +8,7 @@ use cellway::cluster::task::Part;
 use cellway::cluster::transport::Endpoint;
 use cellway::storage;
 
-use super::{LINGER_MAX, Mode, Nodes, Peer, Print, Rank, leave, meet};
+use super::{LINGER_MAX, Mode, Nodes, Peer, Print, Rank, leave, meet, tell_refused};
 use crate::exit::{self, Exit};
 use crate::run::RunArgs;
 
@@ -64,12 +64,16 @@ pub(super) fn begun(peer: &RefCell<Peer>) -> anyhow::Result<Box<dyn Endpoint>> {
 pub(super) fn end_though_hung(
     hangs: &str,
     ran: Result<Ran, ClusterError>,
-    print: Print<'_, Option<Part>>,
+    (print, has_journal): (Print<'_, Option<Part>>, bool),
     failed: impl FnOnce(ClusterError) -> anyhow::Error,
 ) -> Ran {
     let (ended, farewell) = match ran {
         Err(error) => (Err(failed(error)), None),
         Ok(mut ran) => {
+            // Else who goes on tells it.
+            if print.is_some() {
+                tell_refused(&ran.refused);
+            }
             let result = ran.report.as_mut().and_then(|report| report.results.pop());
             let ended = match (result, print) {
                 (None, _) => Ok(()),
@@ -88,7 +92,13 @@ pub(super) fn end_though_hung(
             (ended, Some(ran.farewell))
         }
     };
-    exit::complain(&format!("{hangs}; this process ends without it, and without statistics"));
+    let journal = match has_journal && ended.is_ok() {
+        true => "; its journal stays, and is of no use any more",
+        false => "",
+    };
+    exit::complain(&format!(
+        "{hangs}; this process ends without it, and without statistics{journal}"
+    ));
     let said = farewell.map_or(Ok(()), Farewell::say);
     let exit = match ended.and(said.map_err(Into::into)) {
         Ok(()) => Exit::Done,

@@ -15,7 +15,7 @@ use super::keep::Settler;
 use super::{Bring, Brought, ClusterError, Config, OWN_MAX, caught};
 use crate::node::{Action, Event, Left};
 use crate::task::{Description, Ended, Of, Session, Task};
-use crate::wire::{Message, RESULT_BYTES_MAX};
+use crate::wire::{Message, too_long};
 use crate::{Failure, JobId, Lease, LeaseId, Node, NodeId, ToManager, ToNode};
 
 /// How a node worked is told of so many jobs.
@@ -235,14 +235,10 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         }
         self.fetch.end(lease);
         let event = match ended {
-            Ended::Computed(saved, _) if saved.len() > RESULT_BYTES_MAX => {
-                let what = format!(
-                    "a result of {} bytes is longer than {RESULT_BYTES_MAX}; take a kernel with smaller ones",
-                    saved.len()
-                );
-                Event::Failed(lease, self.failure(&what))
-            }
-            Ended::Computed(saved, _) => Event::Computed(lease, ByteBuf::from(saved)),
+            Ended::Computed(saved, _) => match too_long(saved.len()) {
+                None => Event::Computed(lease, ByteBuf::from(saved)),
+                Some(what) => Event::Failed(lease, self.failure(&what)),
+            },
             Ended::Failed(failure) => Event::Failed(lease, failure),
             Ended::Stopped => Event::Stopped(lease),
         };

@@ -17,7 +17,7 @@ use crate::manager::{self, MergeId};
 use crate::node::{self, Left};
 use crate::submanager::{Action, BUFFERS, Event};
 use crate::task::{Description, Has, Task};
-use crate::wire::{Message, RESULT_BYTES_MAX};
+use crate::wire::{Message, too_long};
 use crate::{
     Epoch, Failure, Hello, JobId, JobSpec, LeaseId, NodeId, Submanager, ToManager, ToNode,
 };
@@ -286,11 +286,9 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
         saved: Result<ByteBuf, String>,
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        let saved = saved.and_then(|saved| match saved.len() {
-            ..=RESULT_BYTES_MAX => Ok(saved),
-            len => Err(format!(
-                "a result of {len} bytes is longer than {RESULT_BYTES_MAX}; take a kernel with smaller ones"
-            )),
+        let saved = saved.and_then(|saved| match too_long(saved.len()) {
+            None => Ok(saved),
+            Some(what) => Err(what),
         });
         let message = match saved {
             Ok(result) => ToManager::Result { epoch, lease, result },

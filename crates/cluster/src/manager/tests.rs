@@ -119,7 +119,10 @@ fn who_does_not_fit_is_told_what_differs() {
         did => panic!("{did:?}"),
     };
     let other = Hello { protocol: PROTOCOL + 1, ..fits.clone() };
-    assert!(says(&other, &mut bench).contains("protocol 3, this node 4"));
+    assert!(
+        says(&other, &mut bench)
+            .contains(&format!("protocol {PROTOCOL}, this node {}", PROTOCOL + 1))
+    );
     let other = Hello { build: "x".to_owned(), ..fits.clone() };
     assert!(says(&other, &mut bench).contains("this node x"));
     let other = Hello { buffers: 0, ..fits.clone() };
