@@ -25,6 +25,7 @@ use clap::{Args, ValueEnum};
 
 use super::{RunArgs, journal};
 use crate::exit::{self, Usage};
+use crate::signals;
 use crate::size::Size;
 use apart::{begun, end_though_hung};
 use sent::ShipArg;
@@ -193,10 +194,12 @@ impl ClusterArgs {
                         "no mpirun started this process, so it does all alone; start more by mpirun -n N",
                     );
                 }
-                // Who loses a process finds out too late what would have helped.
-                let ends_all = peers > 1 && mpi.when_lost() == WhenLost::EndsAll;
-                if manages && (verbose || ends_all) {
-                    exit::tell(&format!("{}: {}", mpi.library(), mpi.when_lost()));
+                let when_lost = format!("{}: {}", mpi.library(), mpi.when_lost());
+                if manages && verbose {
+                    exit::tell(&when_lost);
+                } else if manages && peers > 1 && mpi.when_lost() == WhenLost::EndsAll {
+                    // A signal may be how this process hears of a loss.
+                    signals::end_at_exit(move || exit::tell(&when_lost));
                 }
                 let (own, bound_bytes) = (mpi.own().0, Cell::default());
                 let begun_bytes = stream::rss_bytes().unwrap_or(0);

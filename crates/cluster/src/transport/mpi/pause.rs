@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Looks follow each other at once for so long: an answer comes within a few microseconds.
 const SPIN: Duration = Duration::from_micros(50);
 /// Then other threads of this core go first, for so long.
@@ -11,12 +13,12 @@ const YIELD: Duration = Duration::from_micros(200);
 const NAP_MIN: Duration = Duration::from_micros(10);
 const NAP_MAX: Duration = Duration::from_micros(200);
 
-/// Who gives way for longer let another thread compute, not just look.
+/// Who gives way and does not run for longer let another thread compute, not just look.
 const AWAY: Duration = Duration::from_micros(20);
-/// Then this sleeps at once for so long, and more and more: where accelerators have all cores,
-/// each look takes some 20 us from them, and who gives way to one of them comes back after
-/// its whole time slice.
-const SHARED: Duration = Duration::from_millis(100);
+/// Then this sleeps at once, more and more, in this wait and those that begin within this time:
+/// where accelerators have all cores, each look takes some 20 us from them, and who gives way
+/// to one of them comes back after its whole time slice.
+const SHARED: Duration = Duration::from_millis(5);
 const SHARED_NAP_MIN: Duration = Duration::from_micros(50);
 const SHARED_NAP_MAX: Duration = Duration::from_millis(2);
 
@@ -27,6 +29,8 @@ pub(super) struct Pause {
     nap: Duration,
     /// When another thread computed on this core.
     shared: Option<Instant>,
+    /// This wait sleeps at once.
+    sleeps: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +43,7 @@ enum Step {
 impl Pause {
     /// Another wait begins.
     pub(super) fn begin(&mut self) {
-        (self.began, self.nap) = (None, Duration::ZERO);
+        (self.began, self.nap, self.sleeps) = (None, Duration::ZERO, false);
     }
 
     /// Waits a little, sleeping by `nap`; false at once if the time is over.
@@ -52,8 +56,9 @@ impl Pause {
         match self.step(now) {
             Step::Spin => std::hint::spin_loop(),
             Step::Yield => {
+                let ran = ran();
                 thread::yield_now();
-                self.away(now, now.elapsed());
+                self.away(now, now.elapsed().saturating_sub(self::ran().saturating_sub(ran)));
             }
             Step::Nap(time) => nap(left.map_or(time, |left| time.min(left))),
         }
@@ -68,19 +73,26 @@ impl Pause {
 
     fn step(&mut self, now: Instant) -> Step {
         let waited = now.saturating_duration_since(*self.began.get_or_insert(now));
-        let is_shared =
+        self.sleeps |=
             self.shared.is_some_and(|since| now.saturating_duration_since(since) < SHARED);
-        if waited < SPIN && !is_shared {
+        if waited < SPIN && !self.sleeps {
             return Step::Spin;
         }
-        if waited < SPIN + YIELD && !is_shared {
+        if waited < SPIN + YIELD && !self.sleeps {
             return Step::Yield;
         }
         let (least, most) =
-            if is_shared { (SHARED_NAP_MIN, SHARED_NAP_MAX) } else { (NAP_MIN, NAP_MAX) };
+            if self.sleeps { (SHARED_NAP_MIN, SHARED_NAP_MAX) } else { (NAP_MIN, NAP_MAX) };
         self.nap = (self.nap * 2).clamp(least, most);
         Step::Nap(self.nap)
     }
+}
+
+/// How long this thread ran: a clock that stands still while others do, but not while the
+/// machine takes the core's time.
+fn ran() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 #[cfg(test)]
@@ -109,8 +121,23 @@ mod tests {
         pause.away(began, AWAY);
         pause.begin();
         assert_eq!(pause.step(began + SHARED - Duration::from_nanos(1)), nap);
+        // A wait goes on as it began.
+        assert_eq!(pause.step(began + SHARED), Step::Nap(2 * SHARED_NAP_MIN));
         pause.begin();
         assert_eq!(pause.step(began + SHARED), Step::Spin);
+    }
+
+    #[test]
+    fn a_thread_does_not_run_while_it_waits_for_one_that_does() {
+        let computes = || {
+            let began = ran();
+            while ran() - began < Duration::from_millis(2) {
+                std::hint::spin_loop();
+            }
+        };
+        let (began, since) = (ran(), Instant::now());
+        thread::scope(|scope| scope.spawn(computes).join().unwrap());
+        assert!(since.elapsed() - (ran() - began) > Duration::from_millis(1));
     }
 
     #[test]
