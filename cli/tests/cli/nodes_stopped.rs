@@ -1,5 +1,4 @@
-//! Processes of an `mpirun` that are stopped, and go on when they are no members any more, or
-//! take all others with them.
+//! Processes of an `mpirun` that are stopped, and go on when they are no members any more.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Child;
@@ -73,24 +72,4 @@ fn a_process_that_is_stopped_is_lost_and_goes_on() {
         });
         assert!(is_lost, "{}: nobody was lost", mpi.0);
     }
-}
-
-/// Where a loss ends all, that is how the first process hears of one.
-#[test]
-fn what_outlives_a_loss_is_said_where_all_end_with_it() {
-    let Some(bin) = bin(SURVIVING.0) else { return };
-    let folder = Folder::new();
-    let input = folder.file("in", &text(1 << 20).repeat(64));
-    let line = "run wordcount {} --top 9 --cluster mpi --block 64K --accelerators 1";
-    // It may have ended by itself before.
-    let ended = (0..20).find_map(|round| {
-        let mut mpirun = mpirun(&bin, &["--oversubscribe", "--bind-to", "none"], 3);
-        let child = mpirun.args(arguments(line, &[&input])).spawn().unwrap();
-        let victim = running(child.id(), 3, round, |which| 1 + which % 2);
-        victim.and_then(|victim| kill_process(victim, Signal::KILL).ok());
-        Some(finish(child)).filter(|outcome| outcome.code != Some(0))
-    });
-    let outcome = ended.expect("runs end before a kill");
-    let advice = "a lost process ends all; they go on with";
-    assert!(outcome.stdout.is_empty() && outcome.stderr.contains(advice), "{outcome:?}");
 }
