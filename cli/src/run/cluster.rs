@@ -36,9 +36,6 @@ const NODES_MAX: i64 = 256;
 /// The longest lease where the user says how long they are: it may take hours in earnest.
 const LEASE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Longer than any run.
-const LINGER_MAX: Duration = Duration::from_secs(1 << 32);
-
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Nodes")]
 pub(super) struct ClusterArgs {

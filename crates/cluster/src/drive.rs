@@ -502,8 +502,8 @@ fn caught<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, S
     })
 }
 
-/// Longer than any run.
-const LINGER_MAX: Duration = Duration::from_secs(1 << 32);
+/// To linger for longer than any run: as long as it takes.
+pub const LINGER_MAX: Duration = Duration::from_secs(1 << 32);
 
 /// How long a peer that has ended waits for its threads, as for accelerators to let go of what
 /// others did.

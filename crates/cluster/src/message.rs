@@ -43,7 +43,7 @@ impl Lease {
 }
 
 /// The version of these messages.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// What a node says of itself before it gets work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -44,6 +44,8 @@ pub struct Description {
     pub parameters: Vec<u8>,
     /// The input's name, for people: nodes may see it by another.
     pub input: String,
+    /// On which machine it is called that, until that starts anew; none if that is unknown.
+    pub host: Option<String>,
     /// Bytes of it that are streamed, and where they begin.
     pub body: (u64, u64),
     /// When it was written last, in seconds and nanoseconds.
@@ -94,6 +96,11 @@ pub struct List {
     pub units: u64,
     /// Of their names, lengths, and when they were written last.
     pub digest: u64,
+}
+
+/// This machine, until it starts anew.
+pub(crate) fn host() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()
 }
 
 impl Description {
@@ -295,6 +302,7 @@ impl<'a, K: Kernel> KernelTask<'a, K> {
             kernel: kernel.name().to_owned(),
             parameters: kernel.parameters().map_err(refused)?,
             input: input.name().to_owned(),
+            host: host(),
             body: (plan.body.start, plan.body.end - plan.body.start),
             modified: input.modified(),
             unit_bytes: plan.block_bytes,
@@ -566,6 +574,7 @@ impl Description {
                 kernel,
                 parameters,
                 input: "data".into(),
+                host: host(),
                 body,
                 modified,
                 unit_bytes: 1 << 20,

@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use cellway::cluster::drive::{ClusterError, Config, Farewell, Ran};
+use cellway::cluster::drive::{ClusterError, Config, Farewell, LINGER_MAX, Ran};
 use cellway::cluster::task::Part;
 use cellway::cluster::transport::Endpoint;
 use cellway::storage;
 
-use super::{LINGER_MAX, Mode, Nodes, Peer, Print, Rank, leave, meet, tell_refused};
+use super::{Mode, Nodes, Peer, Print, Rank, leave, meet, tell_refused};
 use crate::exit::{self, Exit};
 use crate::run::RunArgs;
 
@@ -70,24 +70,17 @@ pub(super) fn end_though_hung(
     let (ended, farewell) = match ran {
         Err(error) => (Err(failed(error)), None),
         Ok(mut ran) => {
-            // Else who goes on tells it.
-            if print.is_some() {
-                tell_refused(&ran.refused);
+            let results = ran.report.as_mut().map(|report| &mut report.results);
+            if print.is_none() && results.as_ref().is_some_and(|all| matches!(all[..], [Ok(_)])) {
+                let waits = "OUTPUT waits for it: stop this run to give it up";
+                exit::complain(&format!("{hangs}; {waits}"));
+                return ran;
             }
-            let result = ran.report.as_mut().and_then(|report| report.results.pop());
-            let ended = match (result, print) {
-                (None, _) => Ok(()),
-                (Some(Err(error)), _) => Err(error.into()),
+            tell_refused(&ran.refused);
+            let ended = match (results.and_then(Vec::pop), print) {
                 (Some(Ok(part)), Some(print)) => print(part),
-                (Some(result), None) => {
-                    exit::complain(&format!(
-                        "{hangs}; OUTPUT waits for it: stop this run to give it up"
-                    ));
-                    if let Some(report) = &mut ran.report {
-                        report.results.push(result);
-                    }
-                    return ran;
-                }
+                (Some(Err(error)), _) => Err(error.into()),
+                _ => Ok(()),
             };
             (ended, Some(ran.farewell))
         }

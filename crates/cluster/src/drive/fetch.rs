@@ -12,7 +12,8 @@ use crate::task::{Description, Task, Units};
 use crate::wire::Message;
 use crate::{JobId, Lease, LeaseId, NodeId};
 
-/// So many leases are read before one is sent to see which is faster: the first are short.
+/// So many leases are read before one is sent, and the next is read, to see which is faster: the
+/// first are short.
 const READ_FIRST: u32 = 3;
 
 /// The other way is taken if it is so much faster.
@@ -66,6 +67,10 @@ impl Ways {
     }
 
     fn measured(&mut self, sent: bool, seconds_per_byte: f64) {
+        if sent && self.sent.is_none() {
+            // Those before it were shorter, of which a byte costs more.
+            self.read = None;
+        }
         let way = if sent { &mut self.sent } else { &mut self.read };
         *way = Some(way.map_or(seconds_per_byte, |before| (before + seconds_per_byte) / 2.0));
         self.leases_read += u32::from(!sent);
@@ -142,6 +147,11 @@ impl Fetch {
             Err(_) => return Ok(()),
             Ok(shipped) => shipped,
         };
+        let is_beside = description.host.is_some() && description.host == task.description().host;
+        if self.ship == Ship::Auto && reads && is_beside {
+            // What the manager would send is as near to this one.
+            return Ok(());
+        }
         let anew = || Err(format!("the manager's job is another than before; start {name} anew"));
         if let Some(known) = self.jobs.get(&job) {
             return if known.description == *description { Ok(()) } else { anew() };
@@ -278,7 +288,7 @@ mod tests {
     use stream::{Options, Progress};
 
     use super::*;
-    use crate::task::{List, RemoteTask, Shipped};
+    use crate::task::{KernelTask, List, RemoteTask, Shipped};
 
     const UNIT: u64 = 3 * CHUNK_BYTES + 5;
 
@@ -442,7 +452,48 @@ mod tests {
     fn the_faster_way_is_found_by_one_lease_that_is_sent() {
         assert_eq!(sent(1.0, |_| 2.0), 1);
         assert_eq!(sent(1.0, |_| 0.99), 1);
-        assert_eq!(sent(1.0, |_| 0.5), 40 - READ_FIRST);
+        assert_eq!(sent(1.0, |_| 0.5), 40 - READ_FIRST - 1);
+    }
+
+    #[test]
+    fn short_leases_are_no_reason_to_send_long_ones() {
+        let mut ways = Ways::default();
+        for seconds in [8.0, 4.0, 2.0] {
+            assert!(!ways.choose());
+            ways.measured(false, seconds);
+        }
+        assert!(ways.choose());
+        ways.measured(true, 1.0);
+        assert!(!ways.choose());
+        ways.measured(false, 1.0);
+        assert!(!ways.choose());
+    }
+
+    /// Whether a node that reads its units is sent one after three that it read.
+    fn is_sent_any(host: Option<String>) -> bool {
+        let (kernel, progress) = (Crc32c::new(), Progress::default());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7; 5 * 4096]).unwrap();
+        let input = Input::open(file.path()).unwrap();
+        let options =
+            Options { block_bytes: Some(4096), accelerators: Some(1), ..Options::default() };
+        let task = KernelTask::new(&kernel, &input, None, &options, &progress).unwrap();
+        let description = Description { host, ..task.description().clone() };
+        let mut fetch = Fetch::new(NodeId(1), Ship::Auto);
+        fetch.job(JobId(0), &description, &task).unwrap();
+        (0..5).any(|id| {
+            let lease = Lease { id: LeaseId(id), job: JobId(0), first: id, units: 1 };
+            fetch.computes(Duration::ZERO, &lease);
+            fetch.computed(Duration::from_secs(1), lease.id);
+            fetch.begin(&lease)
+        })
+    }
+
+    #[test]
+    fn who_reads_on_the_machine_of_his_manager_is_not_sent_it() {
+        assert!(!is_sent_any(crate::task::host()));
+        assert!(is_sent_any(Some("another".to_owned())));
+        assert!(is_sent_any(None));
     }
 
     #[test]

@@ -119,6 +119,7 @@ impl<'a, K: Kernel> ManyTask<'a, K> {
             kernel: kernel.name().to_owned(),
             parameters: kernel.parameters().map_err(refused)?,
             input: names.clone(),
+            host: super::host(),
             body: (0, lens.iter().copied().fold(0, u64::saturating_add)),
             modified: (0, 0),
             unit_bytes: plan.block_bytes,

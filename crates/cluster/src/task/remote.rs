@@ -215,6 +215,7 @@ impl<'a, K: Kernel> RemoteTask<'a, K> {
             kernel: kernel.name().to_owned(),
             parameters: kernel.parameters()?,
             input: name.to_owned(),
+            host: super::host(),
             body: (0, 0),
             modified: (0, 0),
             // Those of the manager, if all are started alike: one that is sent is taken, however

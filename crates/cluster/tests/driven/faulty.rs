@@ -56,6 +56,81 @@ pub(crate) struct Faults {
     pub(crate) many: u64,
 }
 
+/// What a test has a transport do besides.
+pub(crate) trait Hook: Send {
+    /// Before it looks for a message.
+    fn receives(&mut self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn ends_all(&self) -> bool {
+        false
+    }
+
+    /// Whether it takes leave of the others.
+    fn closes(&self, _own: NodeId, _until: Instant) -> bool {
+        true
+    }
+}
+
+/// A transport with such a thing.
+pub(crate) struct Hooked<H>(pub(crate) Local, pub(crate) H);
+
+impl<H: Hook> Endpoint for Hooked<H> {
+    fn own(&self) -> NodeId {
+        self.0.own()
+    }
+
+    fn peers(&self) -> u32 {
+        self.0.peers()
+    }
+
+    fn send(&mut self, to: NodeId, message: Vec<u8>) -> Result<(), TransportError> {
+        self.0.send(to, message)
+    }
+
+    fn receive(&mut self, until: Option<Instant>) -> Result<Received, TransportError> {
+        self.1.receives()?;
+        self.0.receive(until)
+    }
+
+    fn ends_all(&self) -> bool {
+        self.1.ends_all()
+    }
+
+    fn waker(&self) -> Waker {
+        self.0.waker()
+    }
+
+    fn close(self: Box<Self>, until: Instant) -> Result<(), TransportError> {
+        match self.1.closes(self.0.own(), until) {
+            true => Box::new(self.0).close(until),
+            false => Ok(()),
+        }
+    }
+}
+
+/// One that has died.
+fn died(transport: &'static str) -> TransportError {
+    TransportError { transport, what: "it died".to_owned(), cure: "none".to_owned() }
+}
+
+/// Dies when it is told to, without a word.
+pub(crate) struct Dies(pub(crate) mpsc::Receiver<()>);
+
+impl Hook for Dies {
+    fn receives(&mut self) -> Result<(), TransportError> {
+        match self.0.try_recv() {
+            Ok(()) => Err(died("it")),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn closes(&self, _: NodeId, _: Instant) -> bool {
+        false
+    }
+}
+
 pub(crate) struct Faulty {
     inner: Local,
     faults: Faults,
@@ -88,8 +163,7 @@ impl Faulty {
 
     fn alive(&self) -> Result<(), TransportError> {
         if self.faults.dies_after.is_some_and(|calls| self.calls > calls) {
-            let (what, cure) = ("it died".to_owned(), "none".to_owned());
-            return Err(TransportError { transport: "faulty", what, cure });
+            return Err(died("faulty"));
         }
         Ok(())
     }

@@ -4,21 +4,18 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::task::Waker;
 use std::thread;
-use std::time::Instant;
 
+use cellway_cluster::JobError;
 use cellway_cluster::drive::{
     self, ClusterError, Config, Led, Queue, Ran, run_led, run_led_to_end,
 };
 use cellway_cluster::task::{KernelTask, Task};
-use cellway_cluster::transport::local::Local;
-use cellway_cluster::transport::{Endpoint, Received, TransportError};
-use cellway_cluster::{JobError, NodeId};
+use cellway_cluster::transport::{Endpoint, TransportError};
 use storage::Input;
 use stream::{Block, Effect, Kernel, KernelError, Progress, Unit};
 
-use crate::faulty::{locals, run, watched};
+use crate::faulty::{Dies, Hook, Hooked, locals, run, watched};
 use crate::{Sum, file, options};
 
 /// Counts units, but is at the first one, or its first merge, until it is let go.
@@ -118,40 +115,6 @@ fn what_others_have_done_is_there_while_a_unit_hangs_at_the_manager() {
     });
 }
 
-/// Dies when it is told to.
-struct Dies(Local, Receiver<()>);
-
-impl Endpoint for Dies {
-    fn own(&self) -> NodeId {
-        self.0.own()
-    }
-
-    fn peers(&self) -> u32 {
-        self.0.peers()
-    }
-
-    fn send(&mut self, to: NodeId, message: Vec<u8>) -> Result<(), TransportError> {
-        self.0.send(to, message)
-    }
-
-    fn receive(&mut self, until: Option<Instant>) -> Result<Received, TransportError> {
-        if self.1.try_recv().is_ok() {
-            let (what, cure) = ("it died".to_owned(), "none".to_owned());
-            return Err(TransportError { transport: "it", what, cure });
-        }
-        self.0.receive(until)
-    }
-
-    fn waker(&self) -> Waker {
-        self.0.waker()
-    }
-
-    /// Without a word.
-    fn close(self: Box<Self>, _: Instant) -> Result<(), TransportError> {
-        Ok(())
-    }
-}
-
 /// What a peer says hangs that fails because the first one dies, and how many units were
 /// computed: the first, which is alone and computes `here` or merges, or else the second.
 fn hangs_though_failed(at_merge: bool, here: bool, failed: &str) -> (String, u64) {
@@ -163,7 +126,7 @@ fn hangs_though_failed(at_merge: bool, here: bool, failed: &str) -> (String, u64
     let task = &task.lease_units(Some(if at_merge { 1 } else { 100 }));
     let config = &Config { manager_computes: here, ..Config::default() };
     let [first, second] = locals::<2>();
-    let first = Box::new(Dies(first, dies));
+    let first = Box::new(Hooked(first, Dies(dies)));
     let mut hangs = None;
     thread::scope(|scope| {
         let ends = |endpoint: Box<dyn Endpoint>| {
@@ -214,33 +177,13 @@ fn a_manager_says_why_it_failed_while_a_merge_hangs() {
 }
 
 /// Panics after so many looks for a message.
-struct Panics(Local, u32);
+struct Panics(u32);
 
-impl Endpoint for Panics {
-    fn own(&self) -> NodeId {
-        self.0.own()
-    }
-
-    fn peers(&self) -> u32 {
-        self.0.peers()
-    }
-
-    fn send(&mut self, to: NodeId, message: Vec<u8>) -> Result<(), TransportError> {
-        self.0.send(to, message)
-    }
-
-    fn receive(&mut self, until: Option<Instant>) -> Result<Received, TransportError> {
-        self.1 = self.1.wrapping_sub(1);
-        assert!(self.1 != 0, "a bug of a peer");
-        self.0.receive(until)
-    }
-
-    fn waker(&self) -> Waker {
-        self.0.waker()
-    }
-
-    fn close(self: Box<Self>, until: Instant) -> Result<(), TransportError> {
-        Box::new(self.0).close(until)
+impl Hook for Panics {
+    fn receives(&mut self) -> Result<(), TransportError> {
+        self.0 = self.0.wrapping_sub(1);
+        assert!(self.0 != 0, "a bug of a peer");
+        Ok(())
     }
 }
 
@@ -256,7 +199,7 @@ fn a_peer_that_panics_while_it_computes_is_lost_and_no_kernel_is_blamed() {
         let task = &task.lease_units(Some(1));
         let config = &Config { manager_computes: false, ..Config::default() };
         let [manages, node] = locals();
-        let node = Box::new(Panics(node, 1000));
+        let node = Box::new(Hooked(node, Panics(1000)));
         thread::scope(|scope| {
             let node = scope.spawn(move || drive::run(node, &[task], config).map(drop));
             let mut report = run(Box::new(manages), &[task], config).unwrap().unwrap();
@@ -282,7 +225,7 @@ fn who_leads_is_told_that_his_manager_panicked() {
             let job = queue.submit(0, None).unwrap();
             tell.send(queue.wait(job).unwrap_err()).unwrap();
         };
-        let ran = || run_led(Box::new(Panics(first, 2)), &[&task], config, lead);
+        let ran = || run_led(Box::new(Hooked(first, Panics(2))), &[&task], config, lead);
         let panicked = panic::catch_unwind(AssertUnwindSafe(ran));
         assert!(panicked.is_err(), "it went on");
         assert_eq!(told.recv(), Ok(JobError::Aborted));

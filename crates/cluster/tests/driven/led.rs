@@ -2,20 +2,19 @@
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
-use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cellway_cluster::drive::{self, Config, Queue, Ran, Ship, run_led, run_local_led};
 use cellway_cluster::task::{KernelTask, RemoteTask, Task};
-use cellway_cluster::transport::local::{Local, endpoints};
-use cellway_cluster::transport::{Endpoint, Received, TransportError};
+use cellway_cluster::transport::Endpoint;
+use cellway_cluster::transport::local::endpoints;
 use cellway_cluster::{JobError, NodeId};
 use record::{Record, Records};
 use storage::Input;
 use stream::{Block, Effect, Kernel, KernelError, Options, Progress, Unit};
 
-use crate::faulty::{self, locals, watched};
+use crate::faulty::{self, Hook, Hooked, locals, watched};
 use crate::{Sum, file, options};
 
 /// Bytes near a mean.
@@ -470,38 +469,17 @@ fn a_job_ends_at_once_when_the_last_node_has_left_or_was_refused() {
     });
 }
 
-/// A transport where a loss ends all; tells for how long each is ready to wait at its end.
-struct EndsAll(Local, Sender<(NodeId, Duration)>);
+/// A loss ends all; tells for how long each is ready to wait at its end.
+struct EndsAll(Sender<(NodeId, Duration)>);
 
-impl Endpoint for EndsAll {
-    fn own(&self) -> NodeId {
-        self.0.own()
-    }
-
-    fn peers(&self) -> u32 {
-        self.0.peers()
-    }
-
-    fn send(&mut self, to: NodeId, message: Vec<u8>) -> Result<(), TransportError> {
-        self.0.send(to, message)
-    }
-
-    fn receive(&mut self, until: Option<Instant>) -> Result<Received, TransportError> {
-        self.0.receive(until)
-    }
-
+impl Hook for EndsAll {
     fn ends_all(&self) -> bool {
         true
     }
 
-    fn waker(&self) -> Waker {
-        self.0.waker()
-    }
-
-    fn close(self: Box<Self>, until: Instant) -> Result<(), TransportError> {
-        let waits = until.saturating_duration_since(Instant::now());
-        self.1.send((self.0.own(), waits)).unwrap();
-        Box::new(self.0).close(until)
+    fn closes(&self, own: NodeId, until: Instant) -> bool {
+        self.0.send((own, until.saturating_duration_since(Instant::now()))).unwrap();
+        true
     }
 }
 
@@ -514,7 +492,7 @@ fn who_leaves_waits_for_the_first_one_where_it_would_end_it() {
         let task = KernelTask::new(&kernel, &input, None, &options(), &progress).unwrap();
         let (tasks, config) = (&[&task as &dyn Task], &Config::default());
         let (tell, told) = mpsc::channel();
-        let [manager, node] = locals().map(|end| Box::new(EndsAll(end, tell.clone())));
+        let [manager, node] = locals().map(|end| Box::new(Hooked(end, EndsAll(tell.clone()))));
         let lead = move |queue: &Queue<'_>| {
             queue.leave(NodeId(1));
             // That is there to wait for.
