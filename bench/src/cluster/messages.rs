@@ -23,7 +23,7 @@ pub(super) fn there_and_back(
         let count = if quick { QUICK } else { count };
         let mut each = Vec::new();
         for round in 0..=rounds {
-            let took = peer.ping(bytes, bytes, count)?;
+            let took = peer.ping((bytes, bytes), count, |_| Ok(()))?;
             if round > 0 {
                 each.push(took.as_secs_f64() * 1e6);
             }

@@ -163,12 +163,18 @@ impl Peer {
     }
 
     /// Messages of so many bytes from the manager to the first node and of so many back,
-    /// `rounds` times: how long each took. The other nodes have no part in it.
-    pub(super) fn ping(&self, there: usize, back: usize, rounds: u32) -> anyhow::Result<Duration> {
+    /// `rounds` times, with something done there between: how long each took. The other nodes
+    /// have no part in it.
+    pub(super) fn ping(
+        &self,
+        (there, back): (usize, usize),
+        rounds: u32,
+        mut between: impl FnMut(u32) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Duration> {
         self.meet(&[])?;
         let (node, mut message) = (NodeId(1), vec![7; there]);
         let started = Instant::now();
-        for _ in 0..rounds {
+        for round in 0..rounds {
             // What came goes back: none is made.
             if self.manages() {
                 message.resize(there, 7);
@@ -176,6 +182,7 @@ impl Peer {
                 message = self.message_of(node)?;
             } else if self.0.own() == node {
                 message = self.message_of(MANAGER)?;
+                between(round)?;
                 message.resize(back, 7);
                 self.send(MANAGER, std::mem::take(&mut message))?;
             }
@@ -266,7 +273,7 @@ mod tests {
             if !peer.manages() {
                 peer.send(MANAGER, vec![1, 2, 3]).unwrap();
             }
-            peer.ping(40, 2, 5).unwrap();
+            peer.ping((40, 2), 5, |_| Ok(())).unwrap();
             assert_eq!(peer.agree([own]).unwrap(), [7]);
             peer.close().unwrap();
         });

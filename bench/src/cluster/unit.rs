@@ -62,15 +62,22 @@ pub(super) fn cost(
 ) -> anyhow::Result<Table> {
     let title =
         "cluster: a block of 4 KiB that nothing is done with, by one node over the transport";
-    let columns = [("what", ""), ("a unit", "us"), ("over bare", "us"), ("least", "us")];
+    let columns = [
+        ("what", ""),
+        ("a unit", "us"),
+        ("over bare", "us"),
+        ("over by hand", "us"),
+        ("least", "us"),
+    ];
     let mut table = Table::new(title, machine, &columns);
     let units = input.len_bytes().unwrap_or(0).div_ceil(BLOCK_BYTES).max(1);
     let of = |buffers| {
         let hello = Hello { buffers, ..Hello::default() };
         Config { hello, manager_computes: false, ..Config::default() }
     };
-    let (mut bare, mut single, mut long) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut one, mut two) = (Vec::new(), Vec::new());
+    let (mut bare, mut by_hand, mut single) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut one, mut two, mut eight) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut long, mut measured) = (Vec::new(), Vec::new());
     let mut took = Traffic::default();
     let mut node_turnaround = Vec::new();
     let mut manager_turnaround = Vec::new();
@@ -82,6 +89,8 @@ pub(super) fn cost(
         let own = by_one.traffic.turnaround.as_nanos() as u64;
         let of_node = Duration::from_nanos(peer.told(own)?.first().copied().unwrap_or_default());
         let by_two = lap(peer, (work, input), (BLOCK_BYTES, Some(1)), &of(2))?;
+        let by_eight = lap(peer, (work, input), (BLOCK_BYTES, Some(1)), &of(8))?;
+        let as_measured = lap(peer, (work, input), (BLOCK_BYTES, None), &of(2))?;
         let by_many = lap(peer, (work, input), (BLOCK_BYTES, Some(LONG_LEASE)), &of(2))?;
         if let Some(done) = by_many.done {
             anyhow::ensure!(done.units == units, "{} units of {units} were done", done.units);
@@ -90,7 +99,15 @@ pub(super) fn cost(
         let Traffic { sent_bytes, received_bytes, .. } = by_one.traffic;
         let [there, back] =
             peer.agree([sent_bytes, received_bytes].map(|all| all.div_ceil(units)))?;
-        let ping = peer.ping(there as usize, back as usize, units.min(20_000) as u32)?;
+        let (lens, pings) = ((there as usize, back as usize), units.min(20_000) as u32);
+        let ping = peer.ping(lens, pings, |_| Ok(()))?;
+        let mut block = [0; BLOCK_BYTES as usize];
+        let hand = peer.ping(lens, pings, |unit| {
+            let at = u64::from(unit) * BLOCK_BYTES;
+            let len = BLOCK_BYTES.min(input.len_bytes().unwrap_or(0).saturating_sub(at));
+            let block = block.get_mut(..len as usize).unwrap_or_default();
+            Ok(input.read_exact_at(block, at)?)
+        })?;
         let alone = if peer.manages() {
             let progress = Progress::default();
             let ran = stream::run(&work, input, None, &options(BLOCK_BYTES), &progress)?;
@@ -103,25 +120,33 @@ pub(super) fn cost(
         }
         took = by_one.traffic;
         bare.push(ping.as_secs_f64() * 1e6);
+        by_hand.push(hand.as_secs_f64() * 1e6);
         single.push(each(alone));
         one.push(each(by_one.wall));
         two.push(each(by_two.wall));
+        eight.push(each(by_eight.wall));
+        measured.push(each(as_measured.wall));
         long.push(each(by_many.wall));
         node_turnaround.push(each(of_node));
         manager_turnaround.push(each(by_one.traffic.turnaround));
     }
-    let least_bare = Spread::of(bare.iter().copied()).min;
+    let [least_bare, least_by_hand] =
+        [&bare, &by_hand].map(|all| Spread::of(all.iter().copied()).min);
     let mut row = |what: &str, all: &[f64], is_over: bool| {
         let spread = Spread::of(all.iter().copied());
-        let over = is_over.then_some(spread.median - least_bare);
-        table.row([what.into(), spread.median.into(), over.into(), Cell::from(spread.min)]);
+        let over = |least| Cell::from(is_over.then_some(spread.median - least));
+        let (bare, by_hand) = (over(least_bare), over(least_by_hand));
+        table.row([what.into(), spread.median.into(), bare, by_hand, spread.min.into()]);
     };
-    row("a message there and one back", &bare, false);
+    row("bare: a message there and one back", &bare, false);
+    row("by hand: the same, and the block read", &by_hand, false);
     row("a lease each, one at a time", &one, true);
     row("  of that, the node: lease to result", &node_turnaround, false);
     row("  of that, the manager: result to lease", &manager_turnaround, false);
     row("a lease each, the next sent ahead", &two, true);
-    row("leases of 64 units", &long, false);
+    row("a lease each, seven sent ahead", &eight, true);
+    row("leases of 64 units", &long, true);
+    row("leases as measured", &measured, true);
     row("one machine, no nodes", &single, false);
     let per = |count: u64| count as f64 / units as f64;
     table.note(format!(
@@ -132,9 +157,7 @@ pub(super) fn cost(
         per(took.received),
         per(took.received_bytes)
     ));
-    table.note(
-        "over bare: the median less the least of the bare ones; start and end of a run included",
-    );
+    table.note("over: the median less the least of those; start and end of a run included");
     Ok(table)
 }
 

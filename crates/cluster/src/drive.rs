@@ -13,6 +13,8 @@ mod peer;
 mod queue;
 mod ship;
 mod submanage;
+#[cfg(test)]
+mod testing;
 
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

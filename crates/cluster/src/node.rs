@@ -45,7 +45,8 @@ pub enum Action<R> {
     Say(ToManager<R>),
     /// Bring the bytes of a lease into a free buffer; then [`Event::Fetched`] or [`Event::Failed`].
     Fetch(Lease),
-    /// Compute it; then [`Event::Computed`] or [`Event::Failed`]. One at a time.
+    /// Compute it; then [`Event::Computed`] or [`Event::Failed`]. As many
+    /// [at a time](Node::at_once) as it may.
     Compute(Lease),
     /// Leave off fetching or computing it, or let its buffer go; then
     /// [`Event::Stopped`], unless it ended by itself.
@@ -157,9 +158,10 @@ impl Node {
         Self { patience, heartbeat: HEARTBEAT.min(patience / 8), ..self }
     }
 
-    /// One that computes all it has at a time: a group.
-    pub(crate) fn of_group(hello: Hello) -> Self {
-        Self { at_once: usize::MAX, ..Self::new(hello) }
+    /// It computes so many leases at a time, instead of one.
+    #[must_use]
+    pub fn at_once(self, leases: usize) -> Self {
+        Self { at_once: leases, ..self }
     }
 
     /// It is to leave once it is a member anew.
@@ -195,6 +197,12 @@ impl Node {
         self.compute(actions);
         self.ask(actions);
         self.beat(now, from, is_due, actions);
+    }
+
+    /// How many it has.
+    #[must_use]
+    pub fn buffers(&self) -> u32 {
+        self.hello.buffers
     }
 
     /// Leases that have a buffer, those included that nobody waits for.

@@ -93,7 +93,7 @@ impl<R> Submanager<R> {
     #[must_use]
     pub fn new(hello: Hello, config: Config, nothing: fn() -> R) -> Self {
         Self {
-            node: Node::of_group(hello),
+            node: Node::new(hello).at_once(usize::MAX),
             manager: Manager::new(config),
             is_to_join: false,
             is_deserted: false,

@@ -17,7 +17,7 @@ pub enum Message {
     ToNode(ToNode),
     /// To a node, before the first lease of a job: which of its tasks that is, and what it
     /// has to be.
-    Job(JobId, u32, Description),
+    Job(JobId, u32, Box<Description>),
     /// To a node: what it put so far is to be brought to the disk.
     Settle(u64),
     /// It is, or why not.
@@ -187,7 +187,7 @@ mod tests {
             to_manager.prop_map(Message::ToManager),
             to_node.prop_map(Message::ToNode),
             (any::<u64>(), any::<u32>(), Description::any())
-                .prop_map(|(job, task, of)| Message::Job(JobId(job), task, of)),
+                .prop_map(|(job, task, of)| Message::Job(JobId(job), task, Box::new(of))),
             any::<u64>().prop_map(Message::Settle),
             any::<(u64, Option<String>)>().prop_map(|(of, why)| Message::Settled(of, why)),
             (any::<u64>(), lease(), any::<u64>(), any::<u64>()).prop_map(

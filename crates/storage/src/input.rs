@@ -237,7 +237,7 @@ impl Input {
         let named = named.map(|named| ((named.dev(), named.ino()) == self.identity(), named));
         let written = match &named {
             // One look at the name tells all.
-            Some((true, now)) => self.differs(now),
+            Some((true, now)) => self.differs(now.len(), modified(now)),
             _ => self.written()?,
         };
         // A file that was removed could still be read to its end.
@@ -253,17 +253,19 @@ impl Input {
         if self.kind != Kind::File || self.received {
             return Ok(None);
         }
-        let failed = |error: io::Error| InputError::read(&self.name, 0, &error);
-        Ok(self.differs(&self.file.metadata().map_err(failed)?))
+        let failed = |error: Errno| InputError::read(&self.name, 0, &error.into());
+        // Half of what all that the standard library asks for takes.
+        let now = rustix::fs::fstat(&self.file).map_err(failed)?;
+        Ok(self.differs(now.st_size as u64, (now.st_mtime, now.st_mtime_nsec as i64)))
     }
 
-    /// In what it is another one than it was.
-    fn differs(&self, now: &Metadata) -> Option<String> {
-        let (was_bytes, now_bytes) = (self.opened.len(), now.len());
+    /// In what it is another one than it was: its length, or when it was written last.
+    fn differs(&self, now_bytes: u64, now_modified: (i64, i64)) -> Option<String> {
+        let was_bytes = self.opened.len();
         if was_bytes != now_bytes {
             return Some(format!("went from {was_bytes} to {now_bytes} bytes while it was read"));
         }
-        let is_same = modified(now) == modified(&self.opened);
+        let is_same = now_modified == modified(&self.opened);
         (!is_same).then(|| "was written to while it was read".to_owned())
     }
 }

@@ -90,7 +90,7 @@ pub use recent::{Done, ThreadSteps};
 pub use run::{plan, run, run_journaled};
 pub use saved::{Saved, save_bytes};
 pub use scheme::{STAGING_DEFAULT, Scheme};
-pub use share::{Drive, Part, Shares, Unfound, plan_shares, run_shares, step_shares};
+pub use share::{Drive, Part, RANGES_OPEN, Shares, Unfound, plan_shares, run_shares, step_shares};
 pub use spool::{Spans, Spool, Spooled};
 pub use stats::{Outcome, Progress, Rates, Spent, Stats, Step};
 pub use trace::Trace;

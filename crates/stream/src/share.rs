@@ -28,7 +28,7 @@ use crate::stats::{Progress, Stats, Tally};
 
 /// Ranges that are computed at a time, so that nobody waits between two: a
 /// kernel's memory is shared by the parts of so many.
-const OPEN: usize = 2;
+pub const RANGES_OPEN: usize = 2;
 
 /// A range is of the input that was opened; whether the name still leads to that one is
 /// asked no more often.
@@ -209,7 +209,7 @@ impl<'t, P> Shares<'t, P> {
             (lanes, in_order, known)
         };
         // No other thread of this lane looks for it meanwhile: a block is computed at once.
-        let mut part = known.unwrap_or_else(|| kernel.part(lanes * OPEN));
+        let mut part = known.unwrap_or_else(|| kernel.part(lanes * RANGES_OPEN));
         block(&mut part)?;
         let mut state = lock(&self.state);
         let Some(share) = state.of(unit) else { return Ok(()) };
@@ -315,11 +315,12 @@ impl<P> State<P> {
 
     /// The next unit of the first range that has one for now.
     fn take(&mut self) -> Option<u64> {
-        for place in 0..self.open.len().min(OPEN) {
+        for place in 0..self.open.len().min(RANGES_OPEN) {
             let first = *self.open.get(place)?;
             let share = self.ranges.get_mut(&first)?;
             // A thread may be slow with an earlier one.
-            if self.in_order && share.next - share.merged >= (EARLY_PARTS_MAX / OPEN) as u64 {
+            if self.in_order && share.next - share.merged >= (EARLY_PARTS_MAX / RANGES_OPEN) as u64
+            {
                 continue;
             }
             let unit = share.next;
@@ -356,7 +357,7 @@ impl<P> Share<P> {
         let of_lanes = of_lanes.map(Ok).reduce(|left, right| merge(kernel, left?, right?));
         let in_order = self.fold.end(|left, right| merge(kernel, left, right))?;
         let found = in_order.map(Ok).or(of_lanes).transpose()?;
-        Ok(found.unwrap_or_else(|| kernel.part(lanes * OPEN)))
+        Ok(found.unwrap_or_else(|| kernel.part(lanes * RANGES_OPEN)))
     }
 }
 
@@ -452,7 +453,7 @@ fn stream_shares<'s, K: Kernel>(
     }
 }
 
-/// Lays a share out without starting it; its memory is that of [`OPEN`] ranges at a time.
+/// Lays a share out without starting it; its memory is that of [`RANGES_OPEN`] ranges at a time.
 ///
 /// # Errors
 /// As [`plan`](crate::plan), and if the input or the kernel cannot be shared.
@@ -493,7 +494,7 @@ fn lay_out<K: Kernel>(
     }
     let lanes = plan.lanes();
     let of_one = parts_bytes(kernel, lanes);
-    plan.memory_bytes += parts_bytes(kernel, lanes * OPEN).saturating_sub(of_one);
+    plan.memory_bytes += parts_bytes(kernel, lanes * RANGES_OPEN).saturating_sub(of_one);
     // One thread may work where the ranges come from.
     plan.memory_bytes += plan.thread_bytes();
     plan.memory_bytes += trace_bytes(plan, progress);

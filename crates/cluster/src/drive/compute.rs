@@ -1,13 +1,13 @@
 //! The compute node of a peer: it hands leases to this machine's accelerators, or
 //! has the peer's own thread compute those that are short.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::thread::Scope;
 use std::time::Duration;
 
 use serde_bytes::ByteBuf;
-use stream::Stats;
+use stream::{RANGES_OPEN, Stats};
 
 use super::fetch::{Came, Fetch};
 use super::jobs::{Jobs, Known};
@@ -80,6 +80,8 @@ pub(super) struct Compute<'scope, 'env> {
     stats: Vec<Stats>,
     /// What accelerators have.
     given: BTreeMap<LeaseId, Given>,
+    /// What is computed when they have nothing of another kind: no memory is for both.
+    waiting: VecDeque<Lease>,
     left: Option<Left>,
     timer: Option<Duration>,
     settler: Settler<'scope, 'env>,
@@ -98,7 +100,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         Self {
             own,
             manager,
-            node: Node::new(config.hello.clone()).patience(config.patience),
+            node: Node::new(config.hello.clone()).patience(config.patience).at_once(RANGES_OPEN),
             jobs: Jobs::new(tasks),
             actions: Vec::new(),
             told: BTreeMap::new(),
@@ -113,6 +115,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             working: 0,
             stats: Vec::new(),
             given: BTreeMap::new(),
+            waiting: VecDeque::new(),
             left: None,
             timer: None,
             settler: Settler::new(tasks, bring.clone(), scope),
@@ -243,6 +246,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             Ended::Stopped => Event::Stopped(lease),
         };
         self.on(now, event, out);
+        self.compute_waiting(now, out);
     }
 
     /// The accelerators have let go of a job: of their own accord if they failed.
@@ -305,6 +309,11 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     /// Whether that has a lease which is not done.
     pub(super) fn is_computed(&self, session: SessionId) -> bool {
         self.given.values().any(|given| given.to == session)
+    }
+
+    /// Whether half of its buffers are free, or more.
+    pub(super) fn has_room(&self) -> bool {
+        2 * self.node.buffers_used() <= self.node.buffers() as usize
     }
 
     /// One with no unit to blame.
@@ -385,7 +394,10 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             Action::Fetch(lease) if self.fetch.begin(&lease) => self.fetch.ask(now, out),
             // Accelerators read for themselves.
             Action::Fetch(lease) => self.on(now, Event::Fetched(lease.id), out),
-            Action::Compute(lease) => self.compute(now, &lease, out),
+            Action::Compute(lease) => {
+                self.waiting.push_back(lease);
+                self.compute_waiting(now, out);
+            }
             Action::Stop(lease) => match self.given.get(&lease) {
                 Some(given) => {
                     let works = self.beside.iter().chain(&self.own_thread);
@@ -395,6 +407,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
                     }
                 }
                 None => {
+                    self.waiting.retain(|waiting| waiting.id != lease);
                     self.fetch.end(lease);
                     self.on(now, Event::Stopped(lease), out);
                 }
@@ -405,6 +418,23 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         }
     }
 
+    /// Those whose turn it is.
+    fn compute_waiting(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        while let Some(next) = self.waiting.front() {
+            let kind = self.kind(next);
+            if self.given.values().any(|given| self.kind(&given.lease) != kind) {
+                return;
+            }
+            if let Some(lease) = self.waiting.pop_front() {
+                self.compute(now, &lease, out);
+            }
+        }
+    }
+
+    fn kind(&self, lease: &Lease) -> Kind {
+        (lease.job, self.fetch.was_sent(lease.id))
+    }
+
     fn compute(&mut self, now: Duration, lease: &Lease, out: &mut Vec<(NodeId, Message)>) {
         let known = match self.told.get(&lease.job) {
             // What it was told of that job did not come.
@@ -412,18 +442,15 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             Some(known) => known.as_ref().map_err(String::as_str),
         };
         let refused = match (known, self.jobs.get(lease.job)) {
-            (Ok(units), Some(task)) if lease.is_within(*units) => {
-                match self.works(lease, &task) {
-                    Ok(to) => {
-                        let given = Given { to: to.id, lease: *lease };
-                        self.given.insert(lease.id, given);
-                        self.fetch.computes(now, lease);
-                        // It is the only one: a node computes one at a time.
-                        return to.session.give(lease);
-                    }
-                    Err(why) => why,
+            (Ok(units), Some(task)) if lease.is_within(*units) => match self.works(lease, &task) {
+                Ok(to) => {
+                    let given = Given { to: to.id, lease: *lease };
+                    self.given.insert(lease.id, given);
+                    self.fetch.computes(now, lease);
+                    return to.session.give(lease);
                 }
-            }
+                Err(why) => why,
+            },
             // Others do without it.
             (Err(why), _) => {
                 let why = format!("node {}: {why}", self.own.0);
@@ -439,7 +466,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     /// What computes that lease; what computed others is to end.
     fn works(&mut self, lease: &Lease, task: &Of<'env>) -> Result<Works<'env>, String> {
         let job = lease.job;
-        let kind: Kind = (job, self.fetch.was_sent(lease.id));
+        let kind = self.kind(lease);
         for works in [&mut self.beside, &mut self.own_thread] {
             if let Some(other) = works.take_if(|works| works.kind != kind) {
                 other.session.close();
@@ -502,54 +529,93 @@ impl Drop for Compute<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-    use std::task::Waker;
-
-    use kernels::Crc32c;
-    use storage::Input;
-    use stream::{Options, Progress};
-
+    use super::super::testing::{bringing, nine_units};
     use super::*;
     use crate::Epoch;
     use crate::drive::Ship;
-    use crate::task::KernelTask;
+
+    const NOW: Duration = Duration::ZERO;
+    const EPOCH: Epoch = Epoch(1);
+
+    /// A node that is a member, with a job for each task.
+    fn member<'scope, 'env>(
+        tasks: &'env [&'env dyn Task],
+        bring: Bring,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Compute<'scope, 'env> {
+        let config = Config { ship: Ship::Locators, ..Config::default() };
+        let mut compute = Compute::new((NodeId(1), NodeId(0)), tasks, &config, bring, scope);
+        let mut out = Vec::new();
+        compute.start(NOW, &mut out);
+        let heartbeat = Duration::from_secs(1);
+        compute.told(NOW, ToNode::Welcome { epoch: EPOCH, heartbeat }, &mut out);
+        for (task, number) in tasks.iter().zip(0..) {
+            compute.job(JobId(number.into()), number, task.description());
+        }
+        compute
+    }
+
+    fn gives(compute: &mut Compute<'_, '_>, id: u64, job: u64) -> LeaseId {
+        let lease = Lease { id: LeaseId(id), job: JobId(job), first: id, units: 1 };
+        compute.told(NOW, ToNode::Lease { epoch: EPOCH, lease }, &mut Vec::new());
+        lease.id
+    }
 
     #[test]
     fn a_job_that_held_up_its_peer_is_not_computed_there_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("in");
-        std::fs::write(&path, [7; 9 * 4096]).unwrap();
-        let (input, progress) = (Input::open(&path).unwrap(), Progress::default());
-        let options =
-            Options { block_bytes: Some(4096), accelerators: Some(1), ..Options::default() };
-        let crc = Crc32c::new();
-        let task = KernelTask::new(&crc, &input, None, &options, &progress).unwrap();
-        let tasks: [&dyn Task; 1] = [&task];
-        let (to, brought) = mpsc::channel();
-        let bring = Bring { to, waker: Waker::noop().clone() };
-        std::thread::scope(|scope| {
-            let nodes = (NodeId(1), NodeId(0));
-            let config = Config { ship: Ship::Locators, ..Config::default() };
-            let mut compute = Compute::new(nodes, &tasks, &config, bring, scope);
-            let (now, job, epoch, mut out) = (Duration::ZERO, JobId(0), Epoch(1), Vec::new());
-            compute.start(now, &mut out);
-            let heartbeat = Duration::from_secs(1);
-            compute.told(now, ToNode::Welcome { epoch, heartbeat }, &mut out);
-            compute.job(job, 0, task.description());
-            let short = Duration::from_micros(1);
-            let places = [short, HELD_MAX, short, short].into_iter().zip(1..).map(|(took, id)| {
-                let lease = Lease { id: LeaseId(id), job, first: id, units: 1 };
-                compute.told(now, ToNode::Lease { epoch, lease }, &mut out);
-                let own = compute.own_thread().filter(|own| compute.is_computed(own.id)).cloned();
-                if let Some(own) = &own {
-                    // As it would by its steps.
-                    own.session.stop(lease.id);
-                }
-                while !matches!(brought.recv().unwrap(), Brought::Ended(id, _) if id == lease.id) {}
-                compute.ended(now, lease.id, Ended::Computed(Vec::new(), took), &mut out);
-                own.is_some()
+        nine_units(|task| {
+            let (tasks, (bring, brought)): ([&dyn Task; 1], _) = ([task], bringing());
+            std::thread::scope(|scope| {
+                let mut compute = member(&tasks, bring, scope);
+                let short = Duration::from_micros(1);
+                let places = [short, HELD_MAX, short, short].into_iter().zip(1..);
+                let places = places.map(|(took, id)| {
+                    let lease = gives(&mut compute, id, 0);
+                    let own = compute.own_thread().filter(|own| compute.is_computed(own.id));
+                    let own = own.cloned();
+                    if let Some(own) = &own {
+                        // As it would by its steps.
+                        own.session.stop(lease);
+                    }
+                    while !matches!(brought.recv().unwrap(), Brought::Ended(id, _) if id == lease) {
+                    }
+                    compute.ended(NOW, lease, Ended::Computed(Vec::new(), took), &mut Vec::new());
+                    own.is_some()
+                });
+                assert_eq!(places.collect::<Vec<_>>(), [false, true, false, false]);
             });
-            assert_eq!(places.collect::<Vec<_>>(), [false, true, false, false]);
+        });
+    }
+
+    #[test]
+    fn accelerators_have_two_leases_of_one_job_but_never_of_two() {
+        nine_units(|task| {
+            let (tasks, (bring, _brought)): ([&dyn Task; 2], _) = ([task, task], bringing());
+            std::thread::scope(|scope| {
+                let mut compute = member(&tasks, bring, scope);
+                let has = |compute: &Compute<'_, '_>| -> Vec<u64> {
+                    compute.given.keys().map(|lease| lease.0).collect()
+                };
+                let ended = |compute: &mut Compute<'_, '_>, id| {
+                    let ended = Ended::Computed(Vec::new(), Duration::ZERO);
+                    compute.ended(NOW, LeaseId(id), ended, &mut Vec::new());
+                };
+                gives(&mut compute, 1, 0);
+                gives(&mut compute, 2, 0);
+                assert_eq!(has(&compute), [1, 2]);
+                ended(&mut compute, 1);
+                gives(&mut compute, 3, 1);
+                assert_eq!(has(&compute), [2]);
+                // Another job's does not wait for ever.
+                ended(&mut compute, 2);
+                gives(&mut compute, 4, 0);
+                assert_eq!(has(&compute), [3]);
+                // What waits is left off at once.
+                let withdraw = ToNode::Withdraw { epoch: EPOCH, lease: LeaseId(4) };
+                compute.told(NOW, withdraw, &mut Vec::new());
+                ended(&mut compute, 3);
+                assert!(has(&compute).is_empty());
+            });
         });
     }
 }

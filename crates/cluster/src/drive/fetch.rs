@@ -112,8 +112,9 @@ pub(super) struct Fetch {
     sent: BTreeMap<LeaseId, Sent>,
     /// Asked for and not answered.
     awaited: BTreeSet<(LeaseId, u64)>,
-    /// Since when leases are computed.
+    /// Since when leases are computed, and when one was.
     computing: BTreeMap<LeaseId, (JobId, u64, Duration)>,
+    computed: Duration,
 }
 
 impl Fetch {
@@ -125,6 +126,7 @@ impl Fetch {
             sent: BTreeMap::new(),
             awaited: BTreeSet::new(),
             computing: BTreeMap::new(),
+            computed: Duration::ZERO,
         }
     }
 
@@ -259,6 +261,7 @@ impl Fetch {
     /// It was.
     pub(super) fn computed(&mut self, now: Duration, lease: LeaseId) {
         let Some((job, bytes, since)) = self.computing.remove(&lease) else { return };
+        let since = since.max(std::mem::replace(&mut self.computed, now));
         let Some(job) = self.jobs.get_mut(&job) else { return };
         let sent = self.sent.get(&lease);
         // While one is computed the next is sent: the longer of both counts.
@@ -287,8 +290,9 @@ mod tests {
     use kernels::Crc32c;
     use stream::{Options, Progress};
 
+    use super::super::testing::nine_units;
     use super::*;
-    use crate::task::{KernelTask, List, RemoteTask, Shipped};
+    use crate::task::{List, RemoteTask, Shipped};
 
     const UNIT: u64 = 3 * CHUNK_BYTES + 5;
 
@@ -471,22 +475,19 @@ mod tests {
 
     /// Whether a node that reads its units is sent one after three that it read.
     fn is_sent_any(host: Option<String>) -> bool {
-        let (kernel, progress) = (Crc32c::new(), Progress::default());
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), [7; 5 * 4096]).unwrap();
-        let input = Input::open(file.path()).unwrap();
-        let options =
-            Options { block_bytes: Some(4096), accelerators: Some(1), ..Options::default() };
-        let task = KernelTask::new(&kernel, &input, None, &options, &progress).unwrap();
-        let description = Description { host, ..task.description().clone() };
-        let mut fetch = Fetch::new(NodeId(1), Ship::Auto);
-        fetch.job(JobId(0), &description, &task).unwrap();
-        (0..5).any(|id| {
-            let lease = Lease { id: LeaseId(id), job: JobId(0), first: id, units: 1 };
-            fetch.computes(Duration::ZERO, &lease);
-            fetch.computed(Duration::from_secs(1), lease.id);
-            fetch.begin(&lease)
-        })
+        let mut is_sent = false;
+        nine_units(|task| {
+            let description = Description { host, ..task.description().clone() };
+            let mut fetch = Fetch::new(NodeId(1), Ship::Auto);
+            fetch.job(JobId(0), &description, task).unwrap();
+            is_sent = (0..5).any(|id| {
+                let lease = Lease { id: LeaseId(id), job: JobId(0), first: id, units: 1 };
+                fetch.computes(Duration::ZERO, &lease);
+                fetch.computed(Duration::from_secs(1), lease.id);
+                fetch.begin(&lease)
+            });
+        });
+        is_sent
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Group {
                     && let Some((task, description)) = task_of(*job)
                 {
                     known.tells(*job, |_| false);
-                    out.push((node, Message::Job(*job, task, description)));
+                    out.push((node, Message::Job(*job, task, description.into())));
                 }
             }
             ToNode::Refused(why) => self.unfit(node, format!("node {}: {why}", node.0)),

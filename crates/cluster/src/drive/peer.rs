@@ -280,10 +280,12 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             let Some(own) = own else { return Ok(()) };
             let wait = match step() {
                 Ok(Step::Ran) => {
-                    // Of the lease that this step ended, at once.
+                    // Of the lease that this step ended: what keeps the manager from giving the next.
                     if let Ok(brought) = self.brought.try_recv() {
                         self.take(brought, out);
-                        self.send(out)?;
+                        if self.compute.as_ref().is_none_or(Compute::has_room) {
+                            self.send(out)?;
+                        }
                     }
                     if looked.elapsed() < LOOK_AFTER {
                         continue;
@@ -430,7 +432,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             (Message::ToNode(message), _, Some(group), _) => group.told(now, message, out),
             (Message::ToNode(message), .., Some(compute)) => compute.told(now, message, out),
             (Message::Job(job, task, description), _, Some(group), _) => {
-                group.job(now, (job, task), description, out);
+                group.job(now, (job, task), *description, out);
             }
             (Message::Job(job, task, description), .., Some(compute)) => {
                 compute.job(job, task, &description);

@@ -122,15 +122,12 @@ impl Shipper {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-    use std::task::Waker;
-
+    use super::super::testing::bringing;
     use super::*;
 
     #[test]
     fn all_that_is_asked_for_is_answered() {
-        let ((to, brought), waker) = (mpsc::channel(), Waker::noop().clone());
-        let bring = Bring { to, waker };
+        let (bring, brought) = bringing();
         std::thread::scope(|scope| {
             let mut shipper = Shipper::new(Jobs::new(&[]), bring, scope);
             let lease = LeaseId(1);

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crc_fast::{CrcAlgorithm, Digest};
 use storage::{Input, InputError, Listed, Output, OutputError, SharedDir};
 use stream::{
-    Control, Kernel, MergeOrder, Options, Plan, PlanError, Progress, Spool, StreamError, plan_all,
-    plan_shares,
+    Control, Kernel, MergeOrder, Options, Plan, PlanError, Progress, RANGES_OPEN, Spool,
+    StreamError, plan_all, plan_shares,
 };
 
 use super::{
@@ -75,13 +75,14 @@ pub(super) fn share<K: Kernel>(
 ) -> Result<(), StreamError> {
     let shared = plan_shares(kernel, longest, output, options)?;
     plan.memory_bytes = plan.memory_bytes.max(shared.memory_bytes);
-    // Small inputs, each with parts of its own, and what waits to be merged.
+    // Small inputs, each with parts of its own, and of each lease what waits to be merged.
     let lanes = plan.accelerators as u64;
-    let waiting = lanes + u64::BITS as u64;
-    plan.memory_bytes += kernel.memory_bytes(1).saturating_mul(match kernel.merge_order() {
-        MergeOrder::Any => lanes + 1,
-        MergeOrder::ByUnit => lanes + waiting,
-    });
+    let of_lease = match kernel.merge_order() {
+        MergeOrder::Any => 1,
+        MergeOrder::ByUnit => lanes + u64::from(u64::BITS),
+    };
+    let parts = lanes + RANGES_OPEN as u64 * of_lease;
+    plan.memory_bytes += kernel.memory_bytes(1).saturating_mul(parts);
     Ok(())
 }
 

@@ -1,12 +1,10 @@
-use std::sync::mpsc;
-use std::task::Waker;
-
 use kernels::{Blake3, Crc32c};
 use storage::Input;
 use stream::{Kernel as _, Options, Progress};
 
 use super::*;
 use crate::drive::Brought;
+use crate::drive::testing::{bringing, nine_units};
 use crate::task::{KernelTask, RemoteTask, said};
 use crate::{Failure, Hello, ToNode};
 
@@ -42,9 +40,8 @@ fn what_waits_for_a_record_is_merged_though_another_job_fails() {
     let part: crate::task::Part = Box::new(kernel.part(1));
     let result = ByteBuf::from(tasks[1].save(&part).unwrap());
     let config = Config { manager_computes: false, ..Config::default() };
-    let (to, brought) = mpsc::channel();
+    let (bring, brought) = bringing();
     std::thread::scope(|scope| {
-        let bring = Bring { to, waker: Waker::noop().clone() };
         let mut manage = Manage::new((tasks, None), &config, Layout::new(2, None), &bring, scope);
         let out = &mut Vec::new();
         manage.start(NOW, Some((Keep::of_nothing(false), Vec::new())), out);
@@ -95,40 +92,33 @@ fn what_waits_for_a_record_is_merged_though_another_job_fails() {
 
 /// Of five peers the second manages the last two. All say hello, and bring a result each.
 fn after_results(test: impl FnOnce(&mut Manage<'_>, &mut Vec<(NodeId, Message)>)) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("in");
-    std::fs::write(&path, vec![7; 9 * 4096]).unwrap();
-    let (input, kernel, progress) =
-        (Input::open(&path).unwrap(), Crc32c::new(), Progress::default());
-    let options = Options { block_bytes: Some(4096), accelerators: Some(1), ..Options::default() };
-    let task = KernelTask::new(&kernel, &input, None, &options, &progress).unwrap();
-    let task = task.lease_units(Some(1));
-    let part: crate::task::Part = Box::new(kernel.part(1));
-    let result = ByteBuf::from(task.save(&part).unwrap());
-    let tasks: &[&dyn Task] = &[&task];
-    let config = Config { manager_computes: false, ..Config::default() };
-    let (to, brought) = mpsc::channel();
-    std::thread::scope(|scope| {
-        let bring = Bring { to, waker: Waker::noop().clone() };
-        let layout = Layout::new(5, Some(2));
-        let mut manage = Manage::new((tasks, None), &config, layout, &bring, scope);
-        let out = &mut Vec::new();
-        let keep = Keep::of_nothing(true);
-        manage.start(NOW, Some((keep, Vec::new())), out);
-        for node in [1, 2].map(NodeId) {
-            let epoch = joins(&mut manage, node, out);
-            manage.heard(NOW, node, ToManager::Ask { epoch, in_all: 1 }, out);
-            let lease = leases(out)[0].id;
-            let result = result.clone();
-            manage.heard(NOW, node, ToManager::Result { epoch, lease, result }, out);
-        }
-        while manage.merges.running() > 0 {
-            let Ok(Brought::Merged(merge, result, took)) = brought.recv() else {
-                panic!("no merge")
-            };
-            manage.merged(NOW, merge, (result, took), out);
-        }
-        test(&mut manage, out);
+    nine_units(|task| {
+        let part: crate::task::Part = Box::new(Crc32c::new().part(1));
+        let result = ByteBuf::from(task.save(&part).unwrap());
+        let tasks: &[&dyn Task] = &[task];
+        let config = Config { manager_computes: false, ..Config::default() };
+        let (bring, brought) = bringing();
+        std::thread::scope(|scope| {
+            let layout = Layout::new(5, Some(2));
+            let mut manage = Manage::new((tasks, None), &config, layout, &bring, scope);
+            let out = &mut Vec::new();
+            let keep = Keep::of_nothing(true);
+            manage.start(NOW, Some((keep, Vec::new())), out);
+            for node in [1, 2].map(NodeId) {
+                let epoch = joins(&mut manage, node, out);
+                manage.heard(NOW, node, ToManager::Ask { epoch, in_all: 1 }, out);
+                let lease = leases(out)[0].id;
+                let result = result.clone();
+                manage.heard(NOW, node, ToManager::Result { epoch, lease, result }, out);
+            }
+            while manage.merges.running() > 0 {
+                let Ok(Brought::Merged(merge, result, took)) = brought.recv() else {
+                    panic!("no merge")
+                };
+                manage.merged(NOW, merge, (result, took), out);
+            }
+            test(&mut manage, out);
+        });
     });
 }
 
@@ -198,9 +188,8 @@ fn a_refused_manager_whose_nodes_are_lost_is_the_last_one() {
         let hello = Hello { tasks: said(&[&other]), ..Hello::default() };
         let tasks: &[&dyn Task] = &[&task];
         let config = Config { manager_computes: false, ..Config::default() };
-        let (to, _brought) = mpsc::channel();
+        let (bring, _brought) = bringing();
         std::thread::scope(|scope| {
-            let bring = Bring { to, waker: Waker::noop().clone() };
             let layout = Layout::new(3, Some(1));
             let mut manage = Manage::new((tasks, None), &config, layout, &bring, scope);
             let out = &mut Vec::new();

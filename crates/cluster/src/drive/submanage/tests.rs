@@ -1,15 +1,12 @@
-use std::sync::mpsc;
-use std::task::Waker;
-
-use kernels::{Blake3, Crc32c};
-use storage::Input;
+use kernels::Blake3;
 use stream::{Options, Progress};
 
 use super::*;
 use crate::Lease;
 use crate::drive::MANAGER;
 use crate::drive::jobs::KNOWN_MAX;
-use crate::task::{KernelTask, RemoteTask, said};
+use crate::drive::testing::{bringing, nine_units};
+use crate::task::{RemoteTask, said};
 
 const NOW: Duration = Duration::ZERO;
 const OWN: NodeId = NodeId(1);
@@ -59,33 +56,25 @@ impl Bench<'_, '_, '_> {
 }
 
 fn with_group(test: impl FnOnce(Bench<'_, '_, '_>)) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("in");
-    std::fs::write(&path, vec![7; 9 * 4096]).unwrap();
-    let (input, kernel, progress) =
-        (Input::open(&path).unwrap(), Crc32c::new(), Progress::default());
-    let options = Options { block_bytes: Some(4096), accelerators: Some(1), ..Options::default() };
-    let task = KernelTask::new(&kernel, &input, None, &options, &progress).unwrap();
-    let task = task.lease_units(Some(1));
-    let tasks: &[&dyn Task] = &[&task];
-    let config = Config::default();
-    let (to, _brought) = mpsc::channel();
-    std::thread::scope(|scope| {
-        let bring = Bring { to, waker: Waker::noop().clone() };
-        let layout = Layout::new(4, Some(2));
-        let mut group = Submanage::new(OWN, layout, tasks, &config, bring, scope);
-        let out = &mut Vec::new();
-        group.start(NOW, out);
-        let mut bench = Bench { group, task: &task, out, epoch: EPOCH };
-        bench.epoch = bench.joins(OWN);
-        bench.hears(OWN, ToManager::Ask { epoch: bench.epoch, in_all: 1 });
-        let hello = |(to, message): &(NodeId, Message)| {
-            *to == MANAGER && matches!(message, Message::ToManager(ToManager::Hello(_)))
-        };
-        assert!(bench.out.iter().any(hello), "{:?}", bench.out);
-        let welcome = ToNode::Welcome { epoch: EPOCH, heartbeat: Duration::from_secs(10) };
-        bench.group.told(NOW, welcome, bench.out);
-        test(bench);
+    nine_units(|task| {
+        let (tasks, config): ([&dyn Task; 1], _) = ([task], Config::default());
+        let (bring, _brought) = bringing();
+        std::thread::scope(|scope| {
+            let layout = Layout::new(4, Some(2));
+            let mut group = Submanage::new(OWN, layout, &tasks, &config, bring, scope);
+            let out = &mut Vec::new();
+            group.start(NOW, out);
+            let mut bench = Bench { group, task, out, epoch: EPOCH };
+            bench.epoch = bench.joins(OWN);
+            bench.hears(OWN, ToManager::Ask { epoch: bench.epoch, in_all: 1 });
+            let hello = |(to, message): &(NodeId, Message)| {
+                *to == MANAGER && matches!(message, Message::ToManager(ToManager::Hello(_)))
+            };
+            assert!(bench.out.iter().any(hello), "{:?}", bench.out);
+            let welcome = ToNode::Welcome { epoch: EPOCH, heartbeat: Duration::from_secs(10) };
+            bench.group.told(NOW, welcome, bench.out);
+            test(bench);
+        });
     });
 }
 

@@ -13,8 +13,9 @@ const YIELD: Duration = Duration::from_micros(200);
 const NAP_MIN: Duration = Duration::from_micros(10);
 const NAP_MAX: Duration = Duration::from_micros(200);
 
-/// Who gives way and does not run for longer let another thread compute, not just look.
-const AWAY: Duration = Duration::from_micros(20);
+/// Who gives way and does not run for longer let another thread compute, not just look, or the
+/// system see to something.
+const AWAY: Duration = Duration::from_micros(200);
 /// Then this sleeps at once, more and more, in this wait and those that begin within this time:
 /// where accelerators have all cores, each look takes some 20 us from them, and who gives way
 /// to one of them comes back after its whole time slice.
