@@ -48,6 +48,7 @@ const HELD_MAX: Duration = Duration::from_secs(1);
 struct Given {
     to: SessionId,
     lease: Lease,
+    wanted: bool,
 }
 
 pub(super) struct Compute<'scope, 'env> {
@@ -82,6 +83,9 @@ pub(super) struct Compute<'scope, 'env> {
     given: BTreeMap<LeaseId, Given>,
     /// What is computed when they have nothing of another kind: no memory is for both.
     waiting: VecDeque<Lease>,
+    /// The last job that failed with several leases, none of which was to blame: it gets them
+    /// one at a time.
+    alone: Option<JobId>,
     left: Option<Left>,
     timer: Option<Duration>,
     settler: Settler<'scope, 'env>,
@@ -116,6 +120,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             stats: Vec::new(),
             given: BTreeMap::new(),
             waiting: VecDeque::new(),
+            alone: None,
             left: None,
             timer: None,
             settler: Settler::new(tasks, bring.clone(), scope),
@@ -276,9 +281,25 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             Ok(stats) => return self.worked(*stats),
             Err(error) => error,
         };
-        let held = self.given.iter().filter(|(_, given)| given.to == session);
-        for lease in held.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.ended(now, lease, Ended::Failed(self.failure(&error)), out);
+        let held = self.given.values().filter(|given| given.to == session).copied();
+        let (wanted, stopped): (Vec<_>, Vec<_>) = held.partition(|given| given.wanted);
+        for given in stopped {
+            self.ended(now, given.lease.id, Ended::Stopped, out);
+        }
+        match wanted[..] {
+            [] => {}
+            [given] => {
+                self.ended(now, given.lease.id, Ended::Failed(self.failure(&error)), out);
+            }
+            // One of them does it again.
+            [Given { lease: Lease { job, .. }, .. }, ..] => {
+                self.alone = Some(job);
+                for Given { lease, .. } in wanted.into_iter().rev() {
+                    self.given.remove(&lease.id);
+                    self.waiting.push_front(lease);
+                }
+                self.compute_waiting(now, out);
+            }
         }
     }
 
@@ -398,8 +419,9 @@ impl<'scope, 'env> Compute<'scope, 'env> {
                 self.waiting.push_back(lease);
                 self.compute_waiting(now, out);
             }
-            Action::Stop(lease) => match self.given.get(&lease) {
+            Action::Stop(lease) => match self.given.get_mut(&lease) {
                 Some(given) => {
+                    given.wanted = false;
                     let works = self.beside.iter().chain(&self.own_thread);
                     // An earlier session ends by itself.
                     if let Some(works) = works.into_iter().find(|works| works.id == given.to) {
@@ -421,8 +443,8 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     /// Those whose turn it is.
     fn compute_waiting(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
         while let Some(next) = self.waiting.front() {
-            let kind = self.kind(next);
-            if self.given.values().any(|given| self.kind(&given.lease) != kind) {
+            let (kind, is_alone) = (self.kind(next), self.alone == Some(next.job));
+            if self.given.values().any(|given| is_alone || self.kind(&given.lease) != kind) {
                 return;
             }
             if let Some(lease) = self.waiting.pop_front() {
@@ -444,7 +466,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
         let refused = match (known, self.jobs.get(lease.job)) {
             (Ok(units), Some(task)) if lease.is_within(*units) => match self.works(lease, &task) {
                 Ok(to) => {
-                    let given = Given { to: to.id, lease: *lease };
+                    let given = Given { to: to.id, lease: *lease, wanted: true };
                     self.given.insert(lease.id, given);
                     self.fetch.computes(now, lease);
                     return to.session.give(lease);
@@ -583,6 +605,34 @@ mod tests {
                     own.is_some()
                 });
                 assert_eq!(places.collect::<Vec<_>>(), [false, true, false, false]);
+            });
+        });
+    }
+
+    #[test]
+    fn leases_that_failed_together_are_tried_one_at_a_time() {
+        nine_units(|task| {
+            let (tasks, (bring, _brought)): ([&dyn Task; 1], _) = ([task], bringing());
+            std::thread::scope(|scope| {
+                let mut compute = member(&tasks, bring, scope);
+                let mut out = Vec::new();
+                gives(&mut compute, 1, 0);
+                gives(&mut compute, 2, 0);
+                let fails = |compute: &mut Compute<'_, '_>, out: &mut Vec<_>| {
+                    let session = compute.sessions;
+                    // As it would by itself.
+                    compute.beside.iter().for_each(|works| works.session.close());
+                    compute.over(NOW, session, Err("it panicked".to_owned()), out);
+                    compute.given.keys().map(|lease| lease.0).collect::<Vec<_>>()
+                };
+                assert_eq!(fails(&mut compute, &mut out), [1]);
+                assert!(out.is_empty(), "{out:?}");
+                assert_eq!(fails(&mut compute, &mut out), [2]);
+                let failed = out.iter().filter_map(|(_, message)| match message {
+                    Message::ToManager(ToManager::Failed { lease, .. }) => Some(lease.0),
+                    _ => None,
+                });
+                assert_eq!(failed.collect::<Vec<_>>(), [1]);
             });
         });
     }

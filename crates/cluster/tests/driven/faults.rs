@@ -19,17 +19,32 @@ use stream::{Drive, KernelError, Progress, Stats, StreamError};
 use crate::faulty::{Ended, Faults, Faulty, Random, run, watched};
 use crate::{Sum, file, options, text};
 
-/// A task whose first sessions do not start.
-struct Unstarted<'a> {
+/// A task of which some is otherwise.
+pub(crate) struct Altered<'a> {
     task: &'a dyn Task,
-    times: AtomicU64,
+    description: Description,
+    /// So many of its first sessions do not start.
+    unstarted: AtomicU64,
+}
+
+impl<'a> Altered<'a> {
+    pub(crate) fn new(task: &'a dyn Task, unstarted: u64) -> Self {
+        let description = task.description().clone();
+        Self { task, description, unstarted: unstarted.into() }
+    }
+
+    /// Nobody knows on which machine it is.
+    pub(crate) fn anywhere(mut self) -> Self {
+        self.description.host = None;
+        self
+    }
 }
 
 struct Fails;
 
-impl Task for Unstarted<'_> {
+impl Task for Altered<'_> {
     fn description(&self) -> &Description {
-        self.task.description()
+        &self.description
     }
 
     fn join(&self, description: &Description) -> Result<(), String> {
@@ -82,7 +97,7 @@ impl Task for Unstarted<'_> {
 
     fn session<'t>(&'t self, sent: Option<Input>, tell: Tell<'t>) -> Box<dyn Session + 't> {
         let left = |times: u64| times.checked_sub(1);
-        match self.times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left) {
+        match self.unstarted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left) {
             Ok(_) => Box::new(Fails),
             Err(_) => self.task.session(sent, tell),
         }
@@ -192,7 +207,7 @@ impl Plan {
         let tasks: Vec<_> = tasks
             .iter()
             .zip(&self.unstarted)
-            .map(|(task, times)| Unstarted { task: *task, times: AtomicU64::new(*times) })
+            .map(|(task, times)| Altered::new(*task, *times).anywhere())
             .collect();
         thread::scope(|scope| {
             let peers = endpoints(self.peers).into_iter().zip(&self.faults).zip(&tasks).zip(0..);
