@@ -40,6 +40,12 @@ impl Lease {
     pub(crate) fn is_within(&self, units: u64) -> bool {
         self.units > 0 && self.first.checked_add(self.units).is_some_and(|end| end <= units)
     }
+
+    /// Whether the two have a unit in common.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        let end = |of: &Self| of.first.saturating_add(of.units);
+        self.job == other.job && self.first < end(other) && other.first < end(self)
+    }
 }
 
 /// The version of these messages.

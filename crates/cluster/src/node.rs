@@ -352,13 +352,25 @@ impl Node {
 
     /// Computes the oldest leases that are there, when no others are computed.
     fn compute<R>(&mut self, actions: &mut Vec<Action<R>>) {
-        let computing = [Stage::Computing, Stage::Stopping { computing: true }];
-        let busy = self.work.values().filter(|(_, stage)| computing.contains(stage)).count();
-        let ready = self.work.values_mut().filter(|(_, stage)| *stage == Stage::Ready);
-        for (lease, stage) in ready.take(self.at_once.saturating_sub(busy)) {
-            *stage = Stage::Computing;
-            actions.push(Action::Compute(*lease));
+        while let Some(lease) = self.next() {
+            self.advance(lease.id, Stage::Ready, Stage::Computing);
+            actions.push(Action::Compute(lease));
         }
+    }
+
+    /// What is to be computed; nothing that has a unit of what the accelerators have.
+    fn next(&self) -> Option<Lease> {
+        let computed = || {
+            let all = self.work.values().filter(|(_, stage)| {
+                matches!(stage, Stage::Computing | Stage::Stopping { computing: true })
+            });
+            all.map(|(lease, _)| lease)
+        };
+        if computed().count() >= self.at_once {
+            return None;
+        }
+        let mut ready = self.work.values().filter(|(_, stage)| *stage == Stage::Ready);
+        ready.find_map(|(lease, _)| (!computed().any(|of| of.meets(lease))).then_some(*lease))
     }
 
     /// Asks for a lease per free buffer, unless the accelerators still have

@@ -229,6 +229,8 @@ fn who_is_refused_or_cut_off_says_why_it_left() {
 }
 
 mod hostile {
+    use std::collections::VecDeque;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -239,8 +241,9 @@ mod hostile {
         prop_oneof![
             2 => epoch().prop_map(|epoch| ToNode::Welcome { epoch, heartbeat: BEAT }),
             1 => Just(ToNode::Refused(Refusal::Full { nodes_max: 1 })),
-            8 => (epoch(), 0_u64..30)
-                .prop_map(|(epoch, id)| ToNode::Lease { epoch, lease: lease(id) }),
+            8 => (epoch(), 0_u64..30, 0_u64..9, 1_u64..4).prop_map(|(epoch, id, first, units)| {
+                ToNode::Lease { epoch, lease: Lease { first, units, ..lease(id) } }
+            }),
             3 => (epoch(), id()).prop_map(|(epoch, lease)| ToNode::Withdraw { epoch, lease }),
             1 => epoch().prop_map(|epoch| ToNode::Fenced { epoch }),
             1 => epoch().prop_map(|epoch| ToNode::Dismissed { epoch }),
@@ -268,26 +271,43 @@ mod hostile {
     }
 
     proptest! {
-        /// So no two that accelerators have can have a unit in common, whatever it is told.
+        /// No two that accelerators have have a unit in common, whatever it is told.
         #[test]
-        fn one_lease_is_computed_at_a_time(events in prop::collection::vec(event(), 0..150)) {
-            let mut node = Node::new(Hello { buffers: 3, ..Hello::default() });
-            let mut computing = None;
-            for event in events {
+        fn so_many_leases_are_computed_at_a_time_and_no_unit_twice(
+            events in prop::collection::vec(event(), 0..150),
+            at_once in 1_usize..4,
+        ) {
+            let mut node = Node::new(Hello { buffers: 3, ..Hello::default() }).at_once(at_once);
+            let (mut computing, mut given) = (Vec::<Lease>::new(), 0);
+            let mut events = VecDeque::from(events);
+            while let Some(mut event) = events.pop_front() {
+                if let Event::Told(ToNode::Lease { lease, .. }) = &mut event
+                    && lease.id.0 % 4 > 0
+                {
+                    // One that is new.
+                    given += 1;
+                    lease.id = LeaseId(given);
+                }
                 let ended = match event {
                     Event::Computed(id, _) | Event::Failed(id, _) | Event::Stopped(id) => Some(id),
-                    Event::Sent(id) if Some(id) == computing => continue,
+                    Event::Sent(id) if computing.iter().any(|lease| lease.id == id) => continue,
                     _ => None,
                 };
                 // Accelerators tell of what they have, or let go of what they never got.
-                if ended.is_some() && ended == computing {
-                    computing = None;
-                }
+                computing.retain(|lease| Some(lease.id) != ended);
                 let mut actions = Vec::new();
                 node.on(Duration::ZERO, event, &mut actions);
                 for action in actions {
-                    if let Action::Compute(lease) = action {
-                        prop_assert_eq!(computing.replace(lease.id), None);
+                    match action {
+                        Action::Fetch(lease) if lease.units > 1 => {
+                            events.push_front(Event::Fetched(lease.id));
+                        }
+                        Action::Compute(lease) => {
+                            prop_assert!(!computing.iter().any(|other| other.meets(&lease)));
+                            computing.push(lease);
+                            prop_assert!(computing.len() <= at_once);
+                        }
+                        _ => {}
                     }
                 }
             }
