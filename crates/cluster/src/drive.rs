@@ -458,7 +458,8 @@ fn locals<T>(
 
 /// What other threads of a peer bring.
 enum Brought {
-    Ended(LeaseId, Ended),
+    /// A lease did, of that session.
+    Ended(SessionId, LeaseId, Ended),
     /// A node's accelerators stopped working at a job.
     Over(SessionId, Result<Box<Stats>, String>),
     /// And how long that took.

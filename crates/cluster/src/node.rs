@@ -199,12 +199,6 @@ impl Node {
         self.beat(now, from, is_due, actions);
     }
 
-    /// How many it has.
-    #[must_use]
-    pub fn buffers(&self) -> u32 {
-        self.hello.buffers
-    }
-
     /// Leases that have a buffer, those included that nobody waits for.
     #[must_use]
     pub fn buffers_used(&self) -> usize {
@@ -350,7 +344,7 @@ impl Node {
         self.work.remove(&lease);
     }
 
-    /// Computes the oldest leases that are there, when no others are computed.
+    /// Computes the oldest leases that are there, beside others while it may.
     fn compute<R>(&mut self, actions: &mut Vec<Action<R>>) {
         while let Some(lease) = self.next() {
             self.advance(lease.id, Stage::Ready, Stage::Computing);

@@ -18,7 +18,8 @@ use crate::run::Run;
 /// How nodes come by their blocks.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ShipArg {
-    /// By locators where each INPUT can be opened, unless being sent them proves faster
+    /// By locators where each INPUT can be opened, unless being sent them from another machine
+    /// proves faster
     #[default]
     Auto,
     /// Each node reads INPUT

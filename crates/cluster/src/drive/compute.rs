@@ -48,6 +48,7 @@ const HELD_MAX: Duration = Duration::from_secs(1);
 struct Given {
     to: SessionId,
     lease: Lease,
+    /// It was not stopped.
     wanted: bool,
 }
 
@@ -224,12 +225,16 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     pub(super) fn ended(
         &mut self,
         now: Duration,
-        lease: LeaseId,
+        (session, lease): (SessionId, LeaseId),
         ended: Ended,
         out: &mut Vec<(NodeId, Message)>,
     ) {
-        // It may be told of once more when its session is over.
-        let Some(given) = self.given.remove(&lease) else { return };
+        // It may be told of once more when its session is over, and be in another one then.
+        let Some(given) = self.given.get(&lease).filter(|given| given.to == session).copied()
+        else {
+            return;
+        };
+        self.given.remove(&lease);
         if let Ended::Computed(_, took) = &ended {
             let Lease { job, units, .. } = given.lease;
             self.unit_took = Some((job, took.as_secs_f64() / units.max(1) as f64));
@@ -282,25 +287,22 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             Err(error) => error,
         };
         let held = self.given.values().filter(|given| given.to == session).copied();
-        let (wanted, stopped): (Vec<_>, Vec<_>) = held.partition(|given| given.wanted);
-        for given in stopped {
-            self.ended(now, given.lease.id, Ended::Stopped, out);
+        let held: Vec<_> = held.collect();
+        if let [one] = held[..] {
+            let failed = Ended::Failed(self.failure(&error));
+            return self.ended(now, (session, one.lease.id), failed, out);
         }
-        match wanted[..] {
-            [] => {}
-            [given] => {
-                self.ended(now, given.lease.id, Ended::Failed(self.failure(&error)), out);
-            }
-            // One of them does it again.
-            [Given { lease: Lease { job, .. }, .. }, ..] => {
-                self.alone = Some(job);
-                for Given { lease, .. } in wanted.into_iter().rev() {
-                    self.given.remove(&lease.id);
-                    self.waiting.push_front(lease);
-                }
-                self.compute_waiting(now, out);
+        for Given { lease, wanted, .. } in held.into_iter().rev() {
+            if wanted {
+                // One of them does it again.
+                self.alone = Some(lease.job);
+                self.given.remove(&lease.id);
+                self.waiting.push_front(lease);
+            } else {
+                self.ended(now, (session, lease.id), Ended::Stopped, out);
             }
         }
+        self.compute_waiting(now, out);
     }
 
     /// Of very many jobs the last ones are told of together.
@@ -330,11 +332,6 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     /// Whether that has a lease which is not done.
     pub(super) fn is_computed(&self, session: SessionId) -> bool {
         self.given.values().any(|given| given.to == session)
-    }
-
-    /// Whether half of its buffers are free, or more.
-    pub(super) fn has_room(&self) -> bool {
-        2 * self.node.buffers_used() <= self.node.buffers() as usize
     }
 
     /// One with no unit to blame.
@@ -432,6 +429,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
                     self.waiting.retain(|waiting| waiting.id != lease);
                     self.fetch.end(lease);
                     self.on(now, Event::Stopped(lease), out);
+                    self.compute_waiting(now, out);
                 }
             },
             Action::Drop(_) => {}
@@ -526,10 +524,10 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     ) -> Result<Works<'env>, String> {
         let sent = kind.1.then(|| self.fetch.input(kind.0)).transpose()?;
         self.sessions.0 += 1;
-        let bring = self.bring.clone();
-        let tell = move |lease, ended| brings(&bring, Brought::Ended(lease, ended));
+        let (id, bring) = (self.sessions, self.bring.clone());
+        let tell = move |lease, ended| brings(&bring, Brought::Ended(id, lease, ended));
         let session = task.session(sent, Box::new(tell)).into();
-        Ok(Works { id: self.sessions, kind, session })
+        Ok(Works { id, kind, session })
     }
 
     /// Nobody waits for what is given any more.
@@ -599,9 +597,14 @@ mod tests {
                         // As it would by its steps.
                         own.session.stop(lease);
                     }
-                    while !matches!(brought.recv().unwrap(), Brought::Ended(id, _) if id == lease) {
-                    }
-                    compute.ended(NOW, lease, Ended::Computed(Vec::new(), took), &mut Vec::new());
+                    let session = loop {
+                        match brought.recv().unwrap() {
+                            Brought::Ended(session, id, _) if id == lease => break session,
+                            _ => {}
+                        }
+                    };
+                    let computed = Ended::Computed(Vec::new(), took);
+                    compute.ended(NOW, (session, lease), computed, &mut Vec::new());
                     own.is_some()
                 });
                 assert_eq!(places.collect::<Vec<_>>(), [false, true, false, false]);
@@ -648,7 +651,8 @@ mod tests {
                 };
                 let ended = |compute: &mut Compute<'_, '_>, id| {
                     let ended = Ended::Computed(Vec::new(), Duration::ZERO);
-                    compute.ended(NOW, LeaseId(id), ended, &mut Vec::new());
+                    let of = (compute.given[&LeaseId(id)].to, LeaseId(id));
+                    compute.ended(NOW, of, ended, &mut Vec::new());
                 };
                 gives(&mut compute, 1, 0);
                 gives(&mut compute, 2, 0);

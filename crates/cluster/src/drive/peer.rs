@@ -170,7 +170,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.brought.recv_timeout(left) {
-                Ok(Brought::Ended(lease, _)) => drop(given.remove(&lease)),
+                Ok(Brought::Ended(_, lease, _)) => drop(given.remove(&lease)),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return (ran, None),
                 Err(RecvTimeoutError::Timeout) => return (ran, Some(hangs(node, &given))),
@@ -280,12 +280,10 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             let Some(own) = own else { return Ok(()) };
             let wait = match step() {
                 Ok(Step::Ran) => {
-                    // Of the lease that this step ended: what keeps the manager from giving the next.
+                    // Of the lease that this step ended, at once.
                     if let Ok(brought) = self.brought.try_recv() {
                         self.take(brought, out);
-                        if self.compute.as_ref().is_none_or(Compute::has_room) {
-                            self.send(out)?;
-                        }
+                        self.send(out)?;
                     }
                     if looked.elapsed() < LOOK_AFTER {
                         continue;
@@ -533,8 +531,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             (Brought::Saved(epoch, lease, saved), _, Some(submanage), _) => {
                 submanage.saved(now, (epoch, lease), saved, out);
             }
-            (Brought::Ended(lease, ended), .., Some(compute)) => {
-                compute.ended(now, lease, ended, out);
+            (Brought::Ended(session, lease, ended), .., Some(compute)) => {
+                compute.ended(now, (session, lease), ended, out);
             }
             (Brought::Over(job, ended), .., Some(compute)) => compute.over(now, job, ended, out),
             (Brought::Settled(number, settled), _, submanage, compute) => {

@@ -14,7 +14,8 @@ use crate::{JobId, LeaseId, NodeId};
 /// How nodes come by the bytes of their units. The manager's own reads for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ship {
-    /// Each reads for itself where it can, unless being sent them proves faster.
+    /// Each reads for itself where it can, unless it is on another machine than the manager and
+    /// being sent them proves faster.
     #[default]
     Auto,
     /// Each reads for itself.
