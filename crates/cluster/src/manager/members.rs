@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stream::RANGES_OPEN;
-
 use super::job::{Holder, Room};
 use super::{Action, Config, JobError, Loss, Manager};
 use crate::{Epoch, Hello, JobId, Lease, LeaseId, NodeId, Refusal, ToNode};
@@ -196,15 +194,17 @@ impl<R> Manager<R> {
         if let Some(member) = self.members.remove(&node) {
             self.counters.refused += 1;
             self.unfit = Some(why);
-            self.give_up(node, &member, 0, actions);
+            self.give_up(node, &member, None, actions);
         }
     }
 
     /// After its node was told.
     fn end(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action<R>>) {
         self.counters.lost += 1;
-        // A node computes its oldest leases; the others had no part in its loss.
-        self.give_up(node, member, RANGES_OPEN, actions);
+        // What a node computes is its oldest lease, and the end of that beside the next one's
+        // beginning: where that is to blame, it is the oldest one of some other node.
+        let computed = member.leases.first_key_value().map(|(lease, _)| *lease);
+        self.give_up(node, member, computed, actions);
         let (mut bytes_left, mut bytes_out) = (0_u64, 0_u64);
         for job in self.jobs.values() {
             let out_bytes = job.out_bytes();
@@ -215,17 +215,17 @@ impl<R> Manager<R> {
         self.counters.last_loss = Some(Loss { node, after: self.now, bytes_left, bytes_out });
     }
 
-    /// Takes back what a member had, which computed so many of it, the oldest.
+    /// Takes back what a member had, which `computed` one of it.
     fn give_up(
         &mut self,
         node: NodeId,
         member: &Member,
-        computed: usize,
+        computed: Option<LeaseId>,
         actions: &mut Vec<Action<R>>,
     ) {
-        for ((lease, held), place) in member.leases.iter().zip(0..) {
+        for (lease, held) in &member.leases {
             let Some(job) = self.jobs.get_mut(&held.job) else { continue };
-            let (was_computed, losses_max) = (place < computed, self.config.losses_max);
+            let (was_computed, losses_max) = (computed == Some(*lease), self.config.losses_max);
             if let Some(error) = job.lost(held.first, *lease, was_computed, losses_max) {
                 self.fail(held.job, error, actions);
             }
