@@ -145,8 +145,9 @@ pub(super) fn cost(
     row("  of that, the manager: result to lease", &manager_turnaround, false);
     row("a lease each, the next sent ahead", &two, true);
     row("a lease each, seven sent ahead", &eight, true);
-    row("leases of 64 units", &long, true);
-    row("leases as measured", &measured, true);
+    // Their units have no message each, there or back.
+    row("leases of 64 units", &long, false);
+    row("leases as measured", &measured, false);
     row("one machine, no nodes", &single, false);
     let per = |count: u64| count as f64 / units as f64;
     table.note(format!(
