@@ -254,7 +254,7 @@ impl Input {
             return Ok(None);
         }
         let failed = |error: Errno| InputError::read(&self.name, 0, &error.into());
-        // Half of what all that the standard library asks for takes.
+        // The standard library asks for more, which takes longer.
         let now = rustix::fs::fstat(&self.file).map_err(failed)?;
         Ok(self.differs(now.st_size as u64, (now.st_mtime, now.st_mtime_nsec as i64)))
     }

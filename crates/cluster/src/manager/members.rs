@@ -201,8 +201,7 @@ impl<R> Manager<R> {
     /// After its node was told.
     fn end(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action<R>>) {
         self.counters.lost += 1;
-        // What a node computes is its oldest lease, and the end of that beside the next one's
-        // beginning: where that is to blame, it is the oldest one of some other node.
+        // A node computes its oldest lease, and may have begun the next one, which is not blamed.
         let computed = member.leases.first_key_value().map(|(lease, _)| *lease);
         self.give_up(node, member, computed, actions);
         let (mut bytes_left, mut bytes_out) = (0_u64, 0_u64);
