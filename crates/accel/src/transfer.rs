@@ -204,7 +204,7 @@ impl Turn<'_, '_> {
     }
 }
 
-/// A prefetched item; see [`Cx::load`].
+/// A prefetched item; see [`Cx::load`](crate::Cx::load).
 pub struct Load<'c, 'env, 't, T: ?Sized> {
     pub(crate) item: &'t T,
     pub(crate) turn: Turn<'c, 'env>,
@@ -219,7 +219,7 @@ impl<'t, T: ?Sized> Future for Load<'_, '_, 't, T> {
     }
 }
 
-/// A copy out of memory; see [`Cx::copy`].
+/// A copy out of memory; see [`Cx::copy`](crate::Cx::copy).
 pub struct CopyTo<'c, 'env> {
     pub(crate) core: &'c Core<'env>,
     pub(crate) region: &'c Region<'c>,
@@ -264,7 +264,7 @@ impl<'c> Future for CopyTo<'c, '_> {
     }
 }
 
-/// See [`Cx::yield_now`].
+/// See [`Cx::yield_now`](crate::Cx::yield_now).
 pub struct YieldNow<'c, 'env> {
     pub(crate) turn: Turn<'c, 'env>,
 }

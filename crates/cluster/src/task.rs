@@ -4,10 +4,10 @@ mod has;
 mod many;
 mod of;
 mod parameters;
+mod part;
 mod remote;
 mod session;
 
-use std::any::Any;
 use std::ops::Range;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::{Arc, OnceLock};
@@ -28,11 +28,10 @@ pub(crate) use many::Units;
 pub use of::Adopt;
 pub(crate) use of::Of;
 use of::{Adopted, Base, Own, Place, Places};
+pub use part::Part;
+use part::{load, merge, merge_saved, own, save};
 pub use remote::{RemoteTask, Shipped};
 use session::Reads;
-
-/// The result of a lease where it is merged: a kernel's part.
-pub type Part = Box<dyn Any + Send>;
 
 /// What a job is, told to nodes so that each can see that it would compute the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,6 +215,14 @@ pub trait Task: Send + Sync {
     /// Those of the kernel.
     fn merge(&self, part: Part, later: Part) -> Result<Part, String>;
 
+    /// The same with one as [`Task::save`] saved it.
+    ///
+    /// # Errors
+    /// Those of the kernel, also where that would not load it.
+    fn merge_saved(&self, part: Part, later: &[u8]) -> Result<Part, String> {
+        self.merge(part, self.load(later)?)
+    }
+
     /// Who may pause it, of this process: meanwhile its peers' clocks stand still.
     fn control(&self) -> Option<&Control> {
         None
@@ -248,7 +255,7 @@ pub trait Session: Send + Sync {
     /// Where no lease is to blame; those there are come to nothing.
     fn run(&self) -> Result<Stats, StreamError>;
 
-    /// Instead, on the calling thread alone, as `drive` steps it ([`step_shares`]): where
+    /// Instead, on the calling thread alone, as `drive` steps it ([`step_shares`](stream::step_shares)): where
     /// the task can step.
     ///
     /// # Errors
@@ -392,27 +399,6 @@ fn adopt<'t, K: Kernel<Part: 'static> + 't>(
     }
 }
 
-fn own<K: Kernel<Part: 'static>>(part: Part) -> Result<K::Part, String> {
-    let own = part.downcast().map(|part| *part);
-    own.map_err(|_| foreign())
-}
-
-fn foreign() -> String {
-    "a part is of another kernel; this is a bug in Cellway".to_owned()
-}
-
-fn load<K: Kernel<Part: 'static>>(kernel: &K, name: &str, saved: &[u8]) -> Result<Part, String> {
-    let loaded = kernel.load(saved, 1);
-    Ok(Box::new(loaded.map_err(|error| format!("{name}: {error}"))?))
-}
-
-fn save<K: Kernel<Part: 'static>>(kernel: &K, name: &str, part: &Part) -> Result<Vec<u8>, String> {
-    let part = part.downcast_ref().ok_or_else(foreign)?;
-    let mut saved = Vec::new();
-    kernel.save(part, &mut saved).map_err(|error| format!("{name}: {error}"))?;
-    Ok(saved)
-}
-
 /// Brings what was put to the disk.
 fn settle(output: Option<&Output>) -> Result<(), String> {
     let Some(output) = output else { return Ok(()) };
@@ -423,17 +409,6 @@ fn settle(output: Option<&Output>) -> Result<(), String> {
 /// Whether that is still there which the result of a rewrite tells of.
 fn check_spool(spool: Option<&Spool>, saved: &[u8]) -> Result<(), String> {
     spool.map_or(Ok(()), |spool| spool.check_there(saved)).map_err(|error| error.what)
-}
-
-fn merge<K: Kernel<Part: 'static>>(
-    kernel: &K,
-    name: &str,
-    part: Part,
-    later: Part,
-) -> Result<Part, String> {
-    let (mut part, later) = (own::<K>(part)?, own::<K>(later)?);
-    kernel.merge(&mut part, later).map_err(|error| format!("{name}: {error}"))?;
-    Ok(Box::new(part))
 }
 
 impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
@@ -519,6 +494,10 @@ impl<K: Kernel<Part: 'static>> Task for KernelTask<'_, K> {
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
         merge(self.kernel, self.input.name(), part, later)
+    }
+
+    fn merge_saved(&self, part: Part, later: &[u8]) -> Result<Part, String> {
+        merge_saved(self.kernel, self.input.name(), part, later)
     }
 
     fn control(&self) -> Option<&Control> {

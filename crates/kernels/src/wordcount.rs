@@ -17,6 +17,8 @@ mod tests;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stream::{Beside, Block, Cut, Effect, Kernel, KernelError, Saved, Unit, save_bytes};
 
@@ -34,6 +36,9 @@ pub struct WordCount {
     table_bytes: Option<u64>,
     top: Option<u64>,
     directory: PathBuf,
+    /// Different words of the part that was saved last: the next one begins with room for as
+    /// many, instead of growing to that lease after lease.
+    saved_words: Arc<AtomicUsize>,
 }
 
 impl WordCount {
@@ -44,7 +49,12 @@ impl WordCount {
     /// Words that do not fit the tables are spilled to `directory`.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { table_bytes: None, top: None, directory: directory.into() }
+        Self {
+            table_bytes: None,
+            top: None,
+            directory: directory.into(),
+            saved_words: Arc::default(),
+        }
     }
 
     /// Tables of `bytes` in all, shared evenly by the accelerators, but at
@@ -192,6 +202,8 @@ impl Kernel for WordCount {
     }
 
     fn save(&self, part: &WordCountPart, out: &mut Vec<u8>) -> Result<(), KernelError> {
+        let words = if part.is_in_table() { part.table.len() } else { usize::MAX };
+        self.saved_words.store(words, Ordering::Relaxed);
         out.extend_from_slice(&part.words.to_le_bytes());
         let mut text = Vec::with_capacity(WORD_BYTES_MAX);
         part.table.for_each(|word, count| {
@@ -209,20 +221,29 @@ impl Kernel for WordCount {
     }
 
     fn load(&self, saved: &[u8], accelerators: usize) -> Result<WordCountPart, KernelError> {
-        let (mut saved, mut part) = (Saved::new(saved), self.part(accelerators));
-        self.reserve(&mut part)?;
-        part.words = saved.u64()?;
+        let mut part = self.part(accelerators);
+        self.merge_saved(&mut part, saved)?;
+        Ok(part)
+    }
+
+    /// Into the same table: a part of its own would be as large.
+    fn merge_saved(&self, part: &mut WordCountPart, later: &[u8]) -> Result<(), KernelError> {
+        self.reserve(part)?;
+        let mut saved = Saved::new(later);
+        part.words += saved.u64()?;
+        let (mut batch, mut counts) = (Batch::default(), [0; BATCH_WORDS]);
         while !saved.is_empty() {
             let (count, text) = (saved.u64()?, saved.bytes()?);
             if text.is_empty() || text.len() > WORD_BYTES_MAX {
                 let what = format!("a word of {} bytes was saved", text.len());
                 return Err(KernelError::new(what, "let all nodes be of the same build"));
             }
-            let word = Word::in_text(text, 0, text.len());
-            add_or_spill(&mut part.table, &mut part.runs, &word, count)
-                .map_err(|error| self.spill_failed(&error))?;
+            counts[batch.len] = count;
+            if !batch.push(Word::in_text(text, 0, text.len())) || saved.is_empty() {
+                self.add(batch.take(), |at| counts[at], part)?;
+            }
         }
-        Ok(part)
+        Ok(())
     }
 
     fn save_beside(
@@ -291,16 +312,32 @@ impl<'a> Batch<'a> {
         self.len += 1;
         self.len < BATCH_WORDS
     }
+
+    /// What it has; it is empty then.
+    fn take(&mut self) -> &[Word<'a>] {
+        &self.words[..std::mem::take(&mut self.len)]
+    }
 }
 
 impl WordCount {
     /// Counts a batch and empties it.
     fn count(&self, batch: &mut Batch<'_>, part: &mut WordCountPart) -> Result<(), KernelError> {
-        let words = &batch.words[..std::mem::take(&mut batch.len)];
+        let words = batch.take();
         part.words += words.len() as u64;
-        let counted = part.table.add_each(words);
-        for word in &words[counted..] {
-            add_or_spill(&mut part.table, &mut part.runs, word, 1)
+        self.add(words, |_| 1, part)
+    }
+
+    /// Counts each word of a batch as often more as its number says.
+    #[inline(always)]
+    fn add(
+        &self,
+        words: &[Word<'_>],
+        count: impl Fn(usize) -> u64,
+        part: &mut WordCountPart,
+    ) -> Result<(), KernelError> {
+        let added = part.table.add_each(words, &count);
+        for (at, word) in words.iter().enumerate().skip(added) {
+            add_or_spill(&mut part.table, &mut part.runs, word, count(at))
                 .map_err(|error| self.spill_failed(&error))?;
         }
         Ok(())
@@ -308,7 +345,7 @@ impl WordCount {
 
     /// Gives a part its table's memory.
     fn reserve(&self, part: &mut WordCountPart) -> Result<(), KernelError> {
-        part.table.reserve().map_err(|bytes| {
+        part.table.reserve(self.saved_words.load(Ordering::Relaxed)).map_err(|bytes| {
             KernelError::new(
                 format!("there is no memory for {bytes} bytes of a word table"),
                 "give fewer --table-bytes or use fewer accelerators",

@@ -57,7 +57,7 @@ pub enum Call<N, O> {
     Attach { user: String, tree: String },
     /// Along one name or more from a directory; `..` of the root is the root.
     Walk { from: N, names: Vec<String> },
-    /// To open it. Of [`mode`] only reading, writing, executing and truncating are left.
+    /// To open it. Of [`mode`](crate::mode) only reading, writing, executing and truncating are left.
     Open { node: N, mode: u8 },
     /// To make a file in a directory and open it.
     Create { parent: N, name: String, permissions: u32, mode: u8 },

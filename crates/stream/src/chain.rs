@@ -238,6 +238,10 @@ impl<L: Kernel> Kernel for Chain<L> {
         self.last.load(saved, accelerators)
     }
 
+    fn merge_saved(&self, part: &mut L::Part, later: &[u8]) -> Result<(), KernelError> {
+        self.last.merge_saved(part, later)
+    }
+
     fn save_beside(
         &self,
         part: &mut L::Part,

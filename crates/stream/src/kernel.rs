@@ -385,6 +385,12 @@ pub trait Kernel: Send + Sync {
         }
     }
 
+    /// Merges a later part of one accelerator, as [saved](Kernel::save), into `part`, which is of
+    /// no use after an error. The default loads it first: parts that are large do without that.
+    fn merge_saved(&self, part: &mut Self::Part, later: &[u8]) -> Result<(), KernelError> {
+        self.merge(part, self.load(later, 1)?)
+    }
+
     /// As [`Kernel::save`], for parts that are too large for a record: what is
     /// in files `beside` it, synced, need not be in `out`. Files that an earlier
     /// record tells of stay as they are until this one is told.
@@ -498,6 +504,10 @@ impl<K: Kernel + ?Sized> Kernel for Box<K> {
 
     fn load(&self, saved: &[u8], accelerators: usize) -> Result<K::Part, KernelError> {
         (**self).load(saved, accelerators)
+    }
+
+    fn merge_saved(&self, part: &mut K::Part, later: &[u8]) -> Result<(), KernelError> {
+        (**self).merge_saved(part, later)
     }
 
     fn save_beside(

@@ -53,7 +53,11 @@ impl Held {
     fn merge(mut self, mut from: Self, job: JobId, task: &dyn Task) -> Result<Self, String> {
         let mut units = std::mem::take(&mut self.units);
         units.add_all(std::mem::take(&mut from.units));
-        let part = task.merge(self.load(task)?, from.load(task)?)?;
+        let into = self.load(task)?;
+        let part = match from.what {
+            What::Saved(later) => task.merge_saved(into, &later)?,
+            What::Part(_, later) => task.merge(into, later)?,
+        };
         Ok(Self { what: What::Part(job, part), units })
     }
 

@@ -1,5 +1,6 @@
 //! How fast a node is at a job, and how long its next lease is to be.
 
+use std::f64::consts::SQRT_2;
 use std::time::Duration;
 
 /// A longer lease is tried while it brings so much more bytes per second.
@@ -14,7 +15,7 @@ const MERGE_SHARE: f64 = 0.5;
 /// The most of a node's time that leases cost it, if there is enough left to do.
 const LEASE_SHARE: f64 = 0.02;
 
-/// No lease takes less than so often what it costs, if there is as much to do.
+/// No lease is wished for that takes less than so often what it costs, if there is as much to do.
 const SHORTEST: f64 = 4.0;
 
 /// At the end leases are so much shorter than what keeps giving cheap, for nodes to end together.
@@ -28,15 +29,45 @@ const FAILED_IN_ROW_MAX: u32 = 4;
 pub(crate) struct Pace {
     probe: Probe,
     best: f64,
-    /// Bytes and seconds of the longest lease that was tried.
-    tried: Option<(f64, f64)>,
-    /// What a lease costs however short it is: what two that differ in length tell.
-    cost_seconds: Option<f64>,
+    /// Of all its leases but the first.
+    line: Line,
     /// Sums that forget half at each result.
     bytes: f64,
     seconds: f64,
     /// Leases that failed since one did not.
     failed_in_row: u32,
+}
+
+/// The straight line nearest to leases, by their bytes and seconds.
+#[derive(Clone, Debug, Default)]
+struct Line {
+    leases: f64,
+    bytes: f64,
+    seconds: f64,
+    squares: f64,
+    products: f64,
+}
+
+impl Line {
+    fn add(&mut self, bytes: f64, seconds: f64) {
+        self.leases += 1.0;
+        self.bytes += bytes;
+        self.seconds += seconds;
+        self.squares += bytes * bytes;
+        self.products += bytes * seconds;
+    }
+
+    /// What a lease costs however short it is; nothing while that is not known, for all were
+    /// about equally long.
+    fn cost_seconds(&self) -> f64 {
+        let spread = self.leases * self.squares - self.bytes * self.bytes;
+        // As that of one lease and one of three quarters of its length, or more.
+        if spread <= 0.05 * self.squares {
+            return 0.0;
+        }
+        let cost = (self.seconds * self.squares - self.bytes * self.products) / spread;
+        cost.clamp(0.0, self.seconds / self.leases)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,19 +125,16 @@ impl Pace {
         self.failed_in_row = 0;
         let seconds = took.as_secs_f64().max(1e-9);
         let bytes = (bytes as f64).max(1.0);
+        // The first one begins what computes all of them.
+        if self.bytes > 0.0 {
+            self.line.add(bytes, seconds);
+        }
         self.bytes = self.bytes / 2.0 + bytes;
         self.seconds = self.seconds / 2.0 + seconds;
         if let Probe::Level(probed) = self.probe
             && level >= probed
         {
             let rate = bytes / seconds;
-            if let Some((fewer, sooner)) = self.tried.replace((bytes, seconds))
-                && fewer < bytes
-            {
-                let cost = ((sooner * bytes - seconds * fewer) / (bytes - fewer)).max(0.0);
-                let before = self.cost_seconds.unwrap_or(cost);
-                self.cost_seconds = Some(f64::midpoint(before, cost));
-            }
             self.probe = if rate >= GAIN * self.best {
                 Probe::Level(level.saturating_add(1).min(62))
             } else {
@@ -117,8 +145,8 @@ impl Pace {
     }
 
     /// How long the next lease is, as a power of two of units: probing doubles
-    /// it, guided self-scheduling (Polychronopoulos and Kuck, 1987) lets it
-    /// shrink with what is left. Leases that cost much are half of a node's share
+    /// it where short ones are cheap, guided self-scheduling (Polychronopoulos and Kuck, 1987)
+    /// lets it shrink with what is left. Leases that cost much are half of a node's share
     /// of that, and none is so short that its cost would be much of it.
     pub(crate) fn level(&self, shares: &Shares) -> u8 {
         let nodes = shares.nodes.max(1) as f64;
@@ -129,21 +157,29 @@ impl Pace {
         let unit_bytes = shares.unit_bytes.max(1);
         let rate = shares.rate * nodes / shares.known.max(1) as f64 / unit_bytes as f64;
         let share = shares.free as f64 * weight / nodes;
-        let guided = share / shares.factor;
         // The manager's merge of its result takes a core as well.
-        let cost_seconds = self.cost_seconds.unwrap_or(0.0) + shares.merge_seconds;
+        let cost_seconds = self.line.cost_seconds() + shares.merge_seconds;
         let cost = cost_seconds * rate * weight / nodes;
+        let cheap = cost / LEASE_SHARE;
+        let guided = (share / shares.factor).max(cheap.min(share / 2.0));
         let wished = match self.probe {
-            Probe::Level(level) => guided.min((1_u64 << level) as f64),
-            Probe::Settled => guided.max((cost / LEASE_SHARE).min(share / 2.0)),
+            Probe::Level(level) => guided.min(cheap.max((1_u64 << level) as f64)),
+            Probe::Settled => guided,
         };
         let wished = wished.max((SHORTEST * cost).min(share));
         let giving = shares.lease_cost.as_secs_f64() / MANAGER_SHARE * rate;
         let giving = giving.min((share / 2.0).max(giving / TAIL));
         let floor = giving.max(shares.merge_seconds / MERGE_SHARE * rate);
         let ceiling = shares.lease_bytes_max / unit_bytes;
-        level_of((wished.max(floor) as u64).min(ceiling))
+        nearest(wished.max(floor)).min(level_of(ceiling))
     }
+}
+
+/// The power of two that `units` is fewest times more or less than.
+fn nearest(units: f64) -> u8 {
+    let level = level_of(units as u64);
+    let is_nearer_next = units > (1_u64 << level) as f64 * SQRT_2;
+    (level + u8::from(is_nearer_next)).min(62)
 }
 
 /// The greatest power of two that is no more than `units`, or one.
@@ -212,16 +248,39 @@ mod tests {
     #[test]
     fn what_a_lease_costs_makes_it_longer() {
         let pace = probed();
-        let cost = pace.cost_seconds.unwrap();
+        let cost = pace.line.cost_seconds();
         assert!((0.0009..0.0011).contains(&cost), "{cost}");
         // 1 ms is 2% of 50 ms, or 5000 units at 1e8 bytes per second.
-        let shares = Shares { known: 4, rate: 4e8, ..SHARES };
-        assert_eq!(pace.level(&Shares { free: 1 << 16, ..shares }), level_of(5000));
+        let shares = Shares { known: 4, rate: 4e8, factor: 16.0, ..SHARES };
+        assert_eq!(pace.level(&Shares { free: 1 << 16, ..shares }), nearest(5000.0));
         // Half of what there is for each node.
         assert_eq!(pace.level(&Shares { free: 20_000, ..shares }), 11);
         // 400 units take four times what a lease costs.
-        assert_eq!(pace.level(&Shares { free: 2000, ..shares }), 8);
+        assert_eq!(pace.level(&Shares { free: 2000, ..shares }), nearest(400.0));
         assert_eq!(pace.level(&Shares { free: 20, ..shares }), 2);
+    }
+
+    #[test]
+    fn lengths_that_are_known_to_cost_too_much_are_not_tried() {
+        let mut pace = Pace::default();
+        let of = |pace: &Pace| Shares { nodes: 1, known: 1, rate: pace.rate().unwrap(), ..SHARES };
+        // The first one tells nothing of what the others cost.
+        pace.measured(0, 1000, Duration::from_micros(9000));
+        pace.measured(0, 1000, Duration::from_micros(1010));
+        assert_eq!(pace.level(&of(&pace)), 1);
+        pace.measured(1, 2000, Duration::from_micros(1020));
+        assert!(matches!(pace.probe, Probe::Level(2)));
+        // 1 ms is 2% of 50 ms, in which it did 36 units so far.
+        let shares = of(&pace);
+        assert_eq!(pace.level(&shares), nearest(36.0));
+        // Half of what there is.
+        assert_eq!(pace.level(&Shares { free: 40, ..shares }), nearest(20.0));
+    }
+
+    #[test]
+    fn the_nearest_power_of_two_is_that_of_the_least_ratio() {
+        let found = [0.0, 0.3, 1.0, 1.5, 5.6, 5.7, 8.0, 1e30].map(nearest);
+        assert_eq!(found, [0, 0, 0, 1, 2, 3, 3, 62]);
     }
 
     #[test]
@@ -229,7 +288,8 @@ mod tests {
         let pace = probed();
         // 4e8 bytes per second are 4e5 units; of 1 ms per lease 2% is a lease each 50 ms.
         let lease_cost = Duration::from_millis(1);
-        let shares = Shares { free: 1 << 18, lease_cost, known: 4, rate: 4e8, ..SHARES };
+        let shares = Shares { lease_cost, known: 4, rate: 4e8, factor: 16.0, ..SHARES };
+        let shares = Shares { free: 1 << 18, ..shares };
         assert_eq!(pace.level(&shares), level_of(20_000));
         // At the end an eighth.
         let shares = Shares { free: 9, ..shares };

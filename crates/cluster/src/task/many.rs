@@ -18,7 +18,7 @@ use stream::{
 
 use super::{
     Base, Description, List, Own, Part, Places, Session, Shipped, Task, Tell, bytes_of,
-    check_spool, load, merge, merging, own, save, unplaced,
+    check_spool, load, merge, merge_saved, merging, own, save, unplaced,
 };
 use crate::JobSpec;
 pub(super) use places::{Inputs, ManyPlaces};
@@ -378,6 +378,10 @@ impl<K: Kernel<Part: 'static>> Task for ManyTask<'_, K> {
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
         merge(self.kernel, &self.description.input, part, later)
+    }
+
+    fn merge_saved(&self, part: Part, later: &[u8]) -> Result<Part, String> {
+        merge_saved(self.kernel, &self.description.input, part, later)
     }
 
     fn control(&self) -> Option<&Control> {

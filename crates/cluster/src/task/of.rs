@@ -8,7 +8,7 @@ use stream::{Kernel, Options, Plan, Progress};
 
 use super::many::{ManyPlaces, ManySession};
 use super::session::{KernelSession, Reads};
-use super::{Description, Part, Session, Task, Tell, load, merge, save};
+use super::{Description, Part, Session, Task, Tell, load, merge, merge_saved, save};
 use crate::JobSpec;
 
 /// A task of a peer for one job.
@@ -173,6 +173,10 @@ impl<B: Base, K: Kernel<Part: 'static>> Task for Adopted<'_, B, K> {
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
         merge(&*self.kernel, &self.description.input, part, later)
+    }
+
+    fn merge_saved(&self, part: Part, later: &[u8]) -> Result<Part, String> {
+        merge_saved(&*self.kernel, &self.description.input, part, later)
     }
 
     fn can_step(&self) -> bool {

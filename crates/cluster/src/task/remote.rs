@@ -14,7 +14,7 @@ use stream::{Control, Head, Kernel, KernelError, Options, Plan, Progress, Stream
 use super::many::{self, Inputs, ManyPlaces, Units};
 use super::{
     Adopt, Base, Description, Joined, Own, Part, Place, Places, Reads, Session, Task, Tell, adopt,
-    load, merge, merging, save, settle, takes,
+    load, merge, merge_saved, merging, save, settle, takes,
 };
 use crate::{JobSpec, Lease};
 
@@ -318,6 +318,10 @@ impl<K: Kernel<Part: 'static>> Task for RemoteTask<'_, K> {
 
     fn merge(&self, part: Part, later: Part) -> Result<Part, String> {
         merge(self.kernel, &self.description.input, part, later)
+    }
+
+    fn merge_saved(&self, part: Part, later: &[u8]) -> Result<Part, String> {
+        merge_saved(self.kernel, &self.description.input, part, later)
     }
 
     fn save(&self, part: &Part) -> Result<Vec<u8>, String> {

@@ -165,16 +165,21 @@ impl Table {
         }
     }
 
-    /// Takes the memory a table needs to begin with, unless it has it.
+    /// Takes the memory a table begins with, unless it has it: for so many words, if there is as
+    /// much.
     ///
     /// # Errors
     /// The bytes that could not be had.
-    pub(super) fn reserve(&mut self) -> Result<(), usize> {
+    pub(super) fn reserve(&mut self, words: usize) -> Result<(), usize> {
         if self.slots.is_empty() {
             // Untouched memory costs nothing, and a fixed arena never moves.
             self.tails.try_reserve_exact(self.tails_max).map_err(|_| self.tails_max)?;
-            let slots = SLOTS_MIN.min(self.slots_max);
-            self.slots = free_slots(slots).ok_or(slots * size_of::<Slot>())?;
+            let least = SLOTS_MIN.min(self.slots_max);
+            // At most half of them are used, as when it grows.
+            let slots = words.saturating_mul(2).checked_next_power_of_two();
+            let slots = slots.map_or(self.slots_max, |slots| slots.clamp(least, self.slots_max));
+            let free = free_slots(slots).or_else(|| free_slots(least));
+            self.slots = free.ok_or(least * size_of::<Slot>())?;
         }
         Ok(())
     }
@@ -189,9 +194,10 @@ impl Table {
         self.add_hashed(word, self.hash_of(word), count)
     }
 
-    /// Counts the words once more, up to the first one for which there is no
-    /// room. Returns how many there were: all of them if the table is not full.
-    pub(super) fn add_each(&mut self, words: &[Word<'_>]) -> usize {
+    /// Counts each word as often more as its number says, up to the first one for which there
+    /// is no room. Returns how many there were: all of them if the table is not full.
+    #[inline(always)]
+    pub(super) fn add_each(&mut self, words: &[Word<'_>], count: impl Fn(usize) -> u64) -> usize {
         let mut hashes = [0; BATCH_WORDS];
         let mut touched = 0;
         for (hash, word) in hashes.iter_mut().zip(words) {
@@ -204,7 +210,8 @@ impl Table {
         let full = words
             .iter()
             .zip(hashes)
-            .position(|(word, hash)| self.add_hashed(word, hash, 1).is_err());
+            .enumerate()
+            .position(|(at, (word, hash))| self.add_hashed(word, hash, count(at)).is_err());
         full.unwrap_or(words.len().min(BATCH_WORDS))
     }
 
@@ -245,12 +252,14 @@ impl Table {
         if word.tail.len() > self.tails.capacity() - self.tails.len() {
             return Err(Full);
         }
-        if (self.used + 1) * 4 > self.slots.len() * 3 {
-            if self.slots.len() == self.slots_max {
-                return Err(Full);
-            }
-            self.grow()?;
+        // Searches are short in a table that is half full at most; the largest one is filled more.
+        let slots = self.slots.len();
+        let can_grow = slots < self.slots_max && (self.used + 1) * 2 > slots;
+        if can_grow && self.grow().is_ok() {
             return self.add(word, count);
+        }
+        if (self.used + 1) * 4 > slots * 3 {
+            return Err(Full);
         }
         let tail_at = self.tails.len() as u32;
         self.tails.extend_from_slice(word.tail);

@@ -12,8 +12,12 @@ fn word(text: &[u8]) -> Word<'_> {
 }
 
 fn table(bytes: u64) -> Table {
+    table_for(0, bytes)
+}
+
+fn table_for(words: usize, bytes: u64) -> Table {
     let mut table = Table::new(bytes);
-    table.reserve().unwrap();
+    table.reserve(words).unwrap();
     table
 }
 
@@ -90,8 +94,8 @@ proptest! {
 #[test]
 fn a_table_stays_within_its_bytes() {
     for bytes in [0, TABLE_BYTES_MIN, 300_000, 1 << 20, (3 << 20) + 1] {
-        for len in [3, 17, 100] {
-            let mut table = table(bytes);
+        for (len, words) in [(3, 0), (17, 5000), (100, 0), (3, usize::MAX), (17, 1)] {
+            let mut table = table_for(words, bytes);
             let mut added = 0_u64;
             while table.add(&word(format!("{added:0len$}").as_bytes()), 1).is_ok() {
                 added += 1;
@@ -111,6 +115,23 @@ fn a_table_stays_within_its_bytes() {
             );
         }
     }
+}
+
+#[test]
+fn a_table_does_not_grow_for_words_that_it_has_room_for() {
+    let grows = |room: usize, words: usize| {
+        let mut table = table_for(room, 1 << 20);
+        let before = table.bytes();
+        for number in 0..words {
+            assert_eq!(table.add(&word(format!("{number}").as_bytes()), 1), Ok(()));
+        }
+        table.bytes() > before
+    };
+    for words in [1, 512, 513, 5000] {
+        assert!(!grows(words, words), "{words}");
+    }
+    assert!(grows(512, 513));
+    assert!(grows(0, 5000));
 }
 
 /// `count` runs of which each has every `count`-th of some numbers and all of a few words.

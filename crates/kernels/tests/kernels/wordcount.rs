@@ -220,14 +220,23 @@ fn the_table_is_shared_and_counted() {
 fn a_part_goes_from_node_to_node_with_what_it_spilled() {
     let input = many_words(2, 20_000, 40_000);
     let expected = plain_count(&input, usize::MAX);
+    let twice = plain_count(&[&*input, b" ", &*input].concat(), usize::MAX);
     for table_bytes in [0, ROOMY] {
         let kernel = kernel(table_bytes);
         let (_, part) = run(&kernel, &input, Plan::blocks_of(4096)).unwrap();
         let mut saved = Vec::new();
         kernel.save(&part, &mut saved).unwrap();
         for to in [0, ROOMY] {
+            let mut part = self::kernel(to).load(&saved, 1).unwrap();
+            self::kernel(to).merge_saved(&mut part, &saved).unwrap();
+            assert_counts(&text(&mut self::kernel(to).finish(part).unwrap()), &twice, "merged");
             let part = self::kernel(to).load(&saved, 1).unwrap();
             assert_counts(&text(&mut self::kernel(to).finish(part).unwrap()), &expected, "loaded");
+        }
+        // The next part begins with room for as many words, if it may have that.
+        for next in [kernel.clone(), kernel.clone().table_bytes(0)] {
+            let (_, part) = run(&next, &input, Plan::blocks_of(4096)).unwrap();
+            assert_counts(&text(&mut next.finish(part).unwrap()), &expected, "the next one");
         }
         for cut in [0, 7, 8, 9, 23, 24, saved.len() - 1] {
             let loaded = kernel.load(&saved[..cut], 1);
