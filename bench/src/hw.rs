@@ -44,7 +44,7 @@ pub(crate) fn prefetch<T>(place: &T) {
     let _ = place;
 }
 
-/// Name of the instruction behind [`load_fence`].
+/// Name of the instruction behind `load_fence`.
 pub const LOAD_FENCE: &str = if cfg!(target_arch = "x86_64") { "lfence" } else { "fence(SeqCst)" };
 
 /// Lets nothing after it start before every load before it has arrived: what

@@ -187,7 +187,14 @@ impl Runs<'_> {
             let whole = f64::midpoint(before, next);
             before = next;
             match self.went(&ran, was_killed, whole)? {
-                Went::Lost(loss) => losses.push(loss),
+                Went::Lost(loss) => {
+                    let ratio = loss.over(loss.left_bytes, self.bytes);
+                    if ratio > FAIR {
+                        let said = ran.said.trim();
+                        eprintln!("run {run} of seed {seed}: {ratio:.2} of ideal; it said: {said}");
+                    }
+                    losses.push(loss);
+                }
                 Went::Late => late += 1,
                 Went::Over => over += 1,
             }
