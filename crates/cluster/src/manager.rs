@@ -307,20 +307,17 @@ impl<R> Manager<R> {
         actions: &mut Vec<Action<R>>,
     ) {
         let now = self.now;
-        let held = self.member(node, epoch, actions).and_then(|member| {
-            let held = member.leases.remove(&lease)?;
-            let since = std::mem::replace(&mut member.returned, now);
-            Some((held, since))
-        });
-        let Some((Held { job: id, first, given }, since)) = held else {
+        let member = self.member(node, epoch, actions);
+        let Some((held, since)) = member.and_then(|member| member.ends(lease, now)) else {
             self.counters.results_dropped += 1;
             return actions.push(Action::Drop(result));
         };
+        let Held { job: id, first, .. } = held;
         self.settle(node, actions);
         let Some(job) = self.jobs.get_mut(&id) else { return actions.push(Action::Drop(result)) };
         let Some(out) = job.end(first) else { return actions.push(Action::Drop(result)) };
         let bytes = job.tree.units(out.span).saturating_mul(job.spec.unit_bytes);
-        let took = now.saturating_sub(since.max(given));
+        let took = now.saturating_sub(since);
         // Not of one that left by this.
         if self.members.contains_key(&node) {
             job.paces.entry(node).or_default().measured(out.span.level, bytes, took);
@@ -363,8 +360,9 @@ impl<R> Manager<R> {
         failure: Failure,
         actions: &mut Vec<Action<R>>,
     ) {
-        let held = self.member(node, epoch, actions);
-        let Some(held) = held.and_then(|member| member.leases.remove(&lease)) else {
+        let now = self.now;
+        let member = self.member(node, epoch, actions);
+        let Some((held, _)) = member.and_then(|member| member.ends(lease, now)) else {
             self.counters.results_dropped += 1;
             return;
         };
@@ -428,7 +426,7 @@ impl<R> Manager<R> {
     fn withdraw(&mut self, holder: &Holder, actions: &mut Vec<Action<R>>) {
         let (node, lease) = (holder.node, holder.lease);
         let Some(member) = self.members.get_mut(&node) else { return };
-        if member.leases.remove(&lease).is_some() {
+        if member.loses(lease, self.now) {
             let epoch = member.epoch;
             self.counters.withdrawn += 1;
             actions.push(Action::Tell(node, ToNode::Withdraw { epoch, lease }));

@@ -27,6 +27,9 @@ pub struct JobSpec {
 /// brings it or is lost, and it is given in halves: so there is an end.
 const SHARES_MAX: u32 = 2;
 
+/// Of so many spans that one node has an idle one gets that which is expected last.
+const COMPARED_MAX: usize = 32;
+
 /// One of the nodes that have a span.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
@@ -34,11 +37,13 @@ pub(crate) struct Holder {
     pub(crate) lease: LeaseId,
 }
 
-/// What a lease of a node may have: so many bytes, for so many nodes that share it.
+/// What a lease of a node may have: so many bytes, for so many nodes that share it, which
+/// have so many units of the job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
     pub(crate) nodes: u64,
+    pub(crate) has: u64,
 }
 
 /// A span with one holder or two.
@@ -58,6 +63,8 @@ pub(crate) struct Job<R> {
     pub(crate) pool: Pool,
     /// By first unit.
     pub(crate) out: BTreeMap<u64, Out>,
+    /// Of all of these.
+    out_units: u64,
     /// Those of `out` with one holder that others may get, the oldest first.
     alone: BTreeSet<(LeaseId, u64)>,
     pub(crate) merges: Merges<R>,
@@ -78,6 +85,7 @@ impl<R> Job<R> {
             tree,
             pool: Pool::new(tree),
             out: BTreeMap::new(),
+            out_units: 0,
             alone: BTreeSet::new(),
             merges: Merges::new(spec.merging, tree),
             merge_seconds: 0.0,
@@ -100,8 +108,7 @@ impl<R> Job<R> {
 
     /// Bytes of units that nodes have in hand.
     pub(crate) fn out_bytes(&self) -> u64 {
-        let units: u64 = self.out.values().map(|out| self.tree.units(out.span)).sum();
-        units.saturating_mul(self.spec.unit_bytes)
+        self.out_units.saturating_mul(self.spec.unit_bytes)
     }
 
     /// Spans that are free or out: what the tree still has holes for.
@@ -130,6 +137,8 @@ impl<R> Job<R> {
         let rates = || self.paces.values().filter_map(Pace::rate);
         let shares = Shares {
             free: self.pool.units(),
+            out: self.out_units,
+            has: room.has,
             unit_bytes: self.spec.unit_bytes,
             lease_bytes_max,
             nodes,
@@ -179,6 +188,7 @@ impl<R> Job<R> {
         let is_again = tries.is_some();
         let (tries, holders) = (tries.unwrap_or_default(), vec![holder]);
         self.out.insert(span.first, Out { span, tries, holders, shares: 0 });
+        self.out_units += self.tree.units(span);
         self.alone.insert((holder.lease, span.first));
         Some((span, is_again))
     }
@@ -188,24 +198,29 @@ impl<R> Job<R> {
         self.paces.get(&node).is_some_and(Pace::fails)
     }
 
-    /// The span that one node has had for longest, for another, which has none and
-    /// does not fail.
+    /// Spans that one node has each, the oldest first, which another may have, that has none and
+    /// does not fail; no more of them than are looked at for each node that asks.
     pub(crate) fn oldest(
         &self,
         node: NodeId,
         buffer_bytes: u64,
         backlog_max: usize,
-    ) -> Option<(Holder, Span)> {
-        if self.fails(node) || self.is_crowded(backlog_max) {
-            return None;
-        }
-        let fits = |units: u64| units.saturating_mul(self.spec.unit_bytes) <= buffer_bytes;
-        self.alone.iter().find_map(|(_, first)| {
-            let out = self.out.get(first)?;
-            let failed = out.tries.failed_on.contains(&node);
-            let may_have = !failed && fits(self.tree.units(out.span));
-            out.holders.first().filter(|_| may_have).map(|holder| (*holder, out.span))
-        })
+    ) -> impl Iterator<Item = (Holder, Span)> {
+        let gets_none = self.fails(node) || self.is_crowded(backlog_max);
+        let fits = move |units: u64| units.saturating_mul(self.spec.unit_bytes) <= buffer_bytes;
+        let of_others =
+            self.alone.iter().filter(move |_| !gets_none).filter_map(move |(_, first)| {
+                let out = self.out.get(first)?;
+                let failed = out.tries.failed_on.contains(&node);
+                let may_have = !failed && fits(self.tree.units(out.span));
+                out.holders.first().filter(|_| may_have).map(|holder| (*holder, out.span))
+            });
+        of_others.take(COMPARED_MAX)
+    }
+
+    /// Units of a span that is out.
+    pub(crate) fn units_out(&self, first: u64) -> u64 {
+        self.out.get(&first).map_or(0, |out| self.tree.units(out.span))
     }
 
     /// Gives a span that is out to a second node.
@@ -220,7 +235,7 @@ impl<R> Job<R> {
 
     /// Ends the lease that brought the result of a span, and all others of it.
     pub(crate) fn end(&mut self, first: u64) -> Option<Out> {
-        let out = self.out.remove(&first)?;
+        let out = self.remove(first)?;
         for holder in &out.holders {
             self.alone.remove(&(holder.lease, first));
         }
@@ -239,8 +254,14 @@ impl<R> Job<R> {
                 }
                 None
             }
-            None => self.out.remove(&first),
+            None => self.remove(first),
         }
+    }
+
+    fn remove(&mut self, first: u64) -> Option<Out> {
+        let out = self.out.remove(&first)?;
+        self.out_units -= self.tree.units(out.span);
+        Some(out)
     }
 
     /// The holder of a lease is lost: its units are free, in two halves. An

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::job::{Holder, Room};
+use super::job::{Holder, Job, Room};
+use super::pace::Pace;
 use super::{Action, Config, JobError, Loss, Manager};
 use crate::{Epoch, Hello, JobId, Lease, LeaseId, NodeId, Refusal, ToNode};
 
@@ -21,8 +22,8 @@ pub(crate) struct Member {
     heard: Duration,
     /// When it last asked for work, or a lease of it ended.
     active: Option<Duration>,
-    /// When its last result came.
-    pub(crate) returned: Duration,
+    /// When it could begin its oldest lease: one before came back, failed or was taken back.
+    freed: Duration,
     buffers: u64,
     buffer_bytes: u64,
     /// That share a lease.
@@ -41,6 +42,22 @@ impl Member {
     /// It wants `in_all` leases; no more than it has buffers for.
     pub(crate) fn ask(&mut self, in_all: u64) {
         self.asked = self.asked.max(in_all.min(self.given + self.buffers));
+    }
+
+    /// A lease came back or failed: with it, since when it was computed, as far as is known.
+    pub(crate) fn ends(&mut self, lease: LeaseId, now: Duration) -> Option<(Held, Duration)> {
+        let held = self.leases.remove(&lease)?;
+        let since = std::mem::replace(&mut self.freed, now);
+        Some((held, since.max(held.given)))
+    }
+
+    /// A lease is taken back; whether it had it.
+    pub(crate) fn loses(&mut self, lease: LeaseId, now: Duration) -> bool {
+        // Later ones were not begun.
+        if self.leases.keys().next() == Some(&lease) {
+            self.freed = now;
+        }
+        self.leases.remove(&lease).is_some()
     }
 
     /// Whether it waits for leases that were given long ago, and are nobody's any more:
@@ -159,7 +176,7 @@ impl<R> Manager<R> {
             epoch,
             heard: self.now,
             active: None,
-            returned: self.now,
+            freed: self.now,
             buffers: hello.buffers.min(self.config.buffers_max).into(),
             buffer_bytes: hello.buffer_bytes,
             nodes: hello.nodes.max(1).into(),
@@ -267,22 +284,24 @@ impl<R> Manager<R> {
 
     /// What `node` gets, if anything: units that are free, of the first job
     /// that has some; when there are none, or a lease is overdue, what another
-    /// node has had for longest, if it has nothing else to do.
+    /// node has, if it has nothing else to do.
     pub(super) fn choose(&mut self, node: NodeId) -> Option<Lease> {
-        let member = self.members.get(&node)?;
         let Config { shares, overdue, deadline, .. } = self.config;
-        let may_share = shares && member.leases.is_empty();
-        let room = Room { bytes: member.buffer_bytes, nodes: member.nodes };
+        let may_share = shares && self.members.get(&node)?.leases.is_empty();
         let now = self.now;
         if may_share
             && let Some(lease) = self.share(node, |given| now.saturating_sub(given) >= overdue)
         {
             return Some(lease);
         }
+        let member = self.members.get(&node)?;
         let workers = self.members.iter().filter(|(_, member)| member.works(now, deadline));
         let workers = workers.map(|(node, member)| (*node, member.is_prompt(now, overdue)));
         let holder = Holder { node, lease: LeaseId(self.serial + 1) };
         for (id, job) in &mut self.jobs {
+            let has = member.leases.values().filter(|held| held.job == *id);
+            let has = has.map(|held| job.units_out(held.first)).sum();
+            let room = Room { bytes: member.buffer_bytes, nodes: member.nodes, has };
             let taken = job.take(holder, room, workers.clone(), &self.config);
             if let Some((span, is_again)) = taken {
                 self.counters.given_again += u64::from(is_again);
@@ -293,21 +312,38 @@ impl<R> Manager<R> {
         if may_share { self.share(node, |_| true) } else { None }
     }
 
-    /// The lease that has been out for longest, for a second node.
+    /// The lease whose result is expected last, for a second node: there it gains most (LATE:
+    /// Zaharia et al., "Improving MapReduce performance in heterogeneous environments", 2008).
     fn share(&mut self, node: NodeId, is_due: impl Fn(Duration) -> bool) -> Option<Lease> {
         let buffer_bytes = self.members.get(&node)?.buffer_bytes;
-        let of_jobs = self.jobs.iter().filter_map(|(id, job)| {
-            Some((*id, job.oldest(node, buffer_bytes, self.config.backlog_max)?))
+        let given = |of: Holder| Some(self.members.get(&of.node)?.leases.get(&of.lease)?.given);
+        let of_jobs = self.jobs.iter().flat_map(|(id, job)| {
+            let oldest = job.oldest(node, buffer_bytes, self.config.backlog_max);
+            let due = oldest.take_while(|(holder, _)| given(*holder).is_some_and(&is_due));
+            due.map(|(holder, span)| (*id, span, self.seconds_left(job, holder)))
         });
-        let oldest = of_jobs.min_by_key(|(_, (holder, _))| holder.lease);
-        let (id, (holder, span)) = oldest?;
-        let held = self.members.get(&holder.node)?.leases.get(&holder.lease)?;
-        let job = self.jobs.get_mut(&id).filter(|_| is_due(held.given))?;
+        let (id, span, _) = of_jobs.min_by(|one, other| other.2.total_cmp(&one.2))?;
+        let job = self.jobs.get_mut(&id)?;
         let second = Holder { node, lease: LeaseId(self.serial + 1) };
         job.share(span, second);
         self.counters.given_twice += 1;
         let (units, first, job) = (job.tree.units(span), span.first, id);
         self.give(node, Lease { id: second.lease, job, first, units })
+    }
+
+    /// In how long a lease comes back by the pace of its holder, who computes one after the
+    /// other; one that is late is expected to take as long again as it is late. Infinitely
+    /// long where no pace is known.
+    fn seconds_left(&self, job: &Job<R>, holder: Holder) -> f64 {
+        let member = self.members.get(&holder.node);
+        let rate = job.paces.get(&holder.node).and_then(Pace::rate);
+        let (Some(member), Some(rate)) = (member, rate) else { return f64::INFINITY };
+        let until = member.leases.range(..=holder.lease);
+        let units: u64 = until.map(|(_, held)| job.units_out(held.first)).sum();
+        let bytes = units.saturating_mul(job.spec.unit_bytes);
+        let oldest = member.leases.values().next().map_or(self.now, |held| held.given);
+        let since = self.now.saturating_sub(member.freed.max(oldest));
+        (bytes as f64 / rate - since.as_secs_f64()).abs()
     }
 
     fn give(&mut self, node: NodeId, lease: Lease) -> Option<Lease> {

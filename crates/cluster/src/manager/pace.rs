@@ -87,8 +87,10 @@ impl Default for Probe {
 /// What the length of a lease depends on besides the node's pace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shares {
-    /// Units that nobody has.
+    /// Units that nobody has, those that nodes have, and of these its own.
     pub(crate) free: u64,
+    pub(crate) out: u64,
+    pub(crate) has: u64,
     pub(crate) unit_bytes: u64,
     /// The most bytes of a lease.
     pub(crate) lease_bytes_max: u64,
@@ -156,7 +158,10 @@ impl Pace {
         };
         let unit_bytes = shares.unit_bytes.max(1);
         let rate = shares.rate * nodes / shares.known.max(1) as f64 / unit_bytes as f64;
-        let share = shares.free as f64 * weight / nodes;
+        let of_free = shares.free as f64 * weight / nodes;
+        // Half of what is out is done, as it comes: nodes are to end together, whatever each has.
+        let of_out = (shares.out as f64 * weight / nodes - shares.has as f64) / 2.0;
+        let share = (of_free + of_out).max(0.0);
         // The manager's merge of its result takes a core as well.
         let cost_seconds = self.line.cost_seconds() + shares.merge_seconds;
         let cost = cost_seconds * rate * weight / nodes;
@@ -166,9 +171,9 @@ impl Pace {
             Probe::Level(level) => guided.min(cheap.max((1_u64 << level) as f64)),
             Probe::Settled => guided,
         };
-        let wished = wished.max((SHORTEST * cost).min(share));
+        let wished = wished.max((SHORTEST * cost).min(of_free));
         let giving = shares.lease_cost.as_secs_f64() / MANAGER_SHARE * rate;
-        let giving = giving.min((share / 2.0).max(giving / TAIL));
+        let giving = giving.min((of_free / 2.0).max(giving / TAIL));
         let floor = giving.max(shares.merge_seconds / MERGE_SHARE * rate);
         let ceiling = shares.lease_bytes_max / unit_bytes;
         nearest(wished.max(floor)).min(level_of(ceiling))
@@ -193,6 +198,8 @@ mod tests {
 
     const SHARES: Shares = Shares {
         free: 1 << 20,
+        out: 0,
+        has: 0,
         unit_bytes: 1000,
         lease_bytes_max: u64::MAX,
         nodes: 4,

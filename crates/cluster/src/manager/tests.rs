@@ -1,6 +1,7 @@
 mod hostile;
 mod leaving;
 mod room;
+mod sharing;
 
 use super::*;
 use crate::{Hello, Lease, PROTOCOL, Refusal};
