@@ -1,4 +1,4 @@
-//! Files in place: the page cache's own pages, mapped a block at a time or for
+//! Files in place: the page cache's own pages, mapped some blocks at a time or for
 //! as long as a file is open.
 //!
 //! A get copies, which is as long as computing where the file is in memory and
@@ -99,23 +99,29 @@ fn claim() -> io::Result<&'static Slot> {
     }
 }
 
-/// Shows parts of files, one at a time.
-pub struct FileWindow {
+/// Shows parts of a file, one at a time.
+pub struct FileWindow<'f> {
+    file: &'f File,
+    most_bytes: usize,
     slot: &'static Slot,
+    /// What was looked at last, and what lies after that.
+    shown: Option<Shown>,
 }
 
-impl FileWindow {
-    /// The first one of a process has SIGBUS handled: for windows as
-    /// [`FileWindow::look`] says, for other faults as before.
+impl<'f> FileWindow<'f> {
+    /// On `file`. Where it is looked at from its start to its end, up to `most_bytes`
+    /// are mapped at a time, for that takes some 10 us. The first window of a process
+    /// has SIGBUS handled: for windows as [`FileWindow::look`] says, for other faults
+    /// as before.
     ///
     /// # Errors
     /// The kernel does not have it handled.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self { slot: claim()? })
+    pub fn new(file: &'f File, most_bytes: usize) -> io::Result<Self> {
+        Ok(Self { file, most_bytes, slot: claim()?, shown: None })
     }
 
-    /// Lets `see` look at `len_bytes` bytes of `file` from `offset` on. What it
-    /// changes there is its own. Another process that writes to the file
+    /// Lets `see` look at `len_bytes` bytes from `offset` on. What it changes there the
+    /// file does not get, but a later look may. Another process that writes to the file
     /// changes them while they are looked at.
     ///
     /// # Errors
@@ -123,52 +129,70 @@ impl FileWindow {
     /// it may have seen zeros in their place.
     pub fn look<R>(
         &mut self,
-        file: &File,
         offset: u64,
         len_bytes: usize,
         see: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R, HostFault> {
-        let failed = |error: Errno| HostFault { offset, error: error.into() };
         if len_bytes == 0 {
             return Ok(see(&mut []));
         }
-        let lead_bytes = offset as usize % rustix::param::page_size();
-        let mapped_bytes = lead_bytes + len_bytes;
-        // SAFETY: a new private mapping at an address of the kernel's choice
-        // touches no existing memory.
-        let start = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                mapped_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-                file.as_fd(),
-                offset - lead_bytes as u64,
-            )
+        let shown = match self.shown.take() {
+            Some(shown) if shown.has(offset, len_bytes) => shown,
+            before => self.show(before, offset, len_bytes)?,
         };
-        let start: *mut u8 = start.map_err(failed)?.cast();
-        let shown = Shown { slot: self.slot, start, mapped_bytes };
-        self.slot.watch(start, mapped_bytes);
-        // SAFETY: the mapping made above; its pages are read, not changed.
-        let brought =
-            unsafe { rustix::mm::madvise(start.cast(), mapped_bytes, Advice::LinuxPopulateRead) };
-        match brought {
-            // An older kernel brings each page when it is looked at.
-            Ok(()) | Err(Errno::INVAL) => {}
-            Err(Errno::FAULT) => return Err(lost(file, offset, len_bytes)),
-            Err(error) => return Err(failed(error)),
-        }
-        // SAFETY: the mapping is readable and writable, this call's own, and
-        // stays until `shown` is dropped: where the file's pages go, the handler
+        // SAFETY: the mapping is readable and writable, this window's own, and has these
+        // bytes; it stays until `shown` is dropped: where the file's pages go, the handler
         // puts others. Who writes to the file meanwhile changes bytes, which are
         // valid whatever they are.
-        let bytes = unsafe { slice::from_raw_parts_mut(start.add(lead_bytes), len_bytes) };
+        let bytes = unsafe {
+            let from = shown.start.add((offset - shown.offset) as usize);
+            slice::from_raw_parts_mut(from, len_bytes)
+        };
         let seen = see(bytes);
-        let broken = self.slot.broken.load(Ordering::Relaxed);
-        drop(shown);
-        // A last page that was cut short has zeros, and raises nothing.
-        let is_whole = file.metadata().is_ok_and(|now| now.len() >= offset + len_bytes as u64);
-        if broken || !is_whole { Err(lost(file, offset, len_bytes)) } else { Ok(seen) }
+        // Where a file ends within a page, zeros follow and nothing is raised.
+        let may_be_cut = bytes.last() == Some(&0);
+        let end = offset.saturating_add(len_bytes as u64);
+        let is_whole = || self.file.metadata().is_ok_and(|now| now.len() >= end);
+        if self.slot.broken.load(Ordering::Relaxed) || (may_be_cut && !is_whole()) {
+            return Err(lost(self.file, offset, len_bytes));
+        }
+        self.shown = Some(shown);
+        Ok(seen)
+    }
+
+    /// Maps these bytes; where they follow those that were shown before, more than that.
+    fn show(
+        &self,
+        before: Option<Shown>,
+        offset: u64,
+        len_bytes: usize,
+    ) -> Result<Shown, HostFault> {
+        let lead_bytes = offset as usize % rustix::param::page_size();
+        let (from, needed_bytes) = (offset - lead_bytes as u64, lead_bytes + len_bytes);
+        let wished_bytes = match &before {
+            Some(before) if before.is_followed_by(offset) => 2 * before.mapped_bytes,
+            _ => 0,
+        };
+        // The slot is for one mapping.
+        drop(before);
+        let mut mapped_bytes = needed_bytes;
+        if wished_bytes.min(self.most_bytes) > needed_bytes {
+            let there_bytes = self.file.metadata().map_or(0, |now| now.len().saturating_sub(from));
+            let wished_bytes = wished_bytes.min(self.most_bytes) as u64;
+            mapped_bytes = needed_bytes.max(wished_bytes.min(there_bytes) as usize);
+        }
+        let shown = Shown::new(self.slot, self.file, from, mapped_bytes);
+        let shown = match shown {
+            // It may be for what follows them.
+            Err(_) if mapped_bytes > needed_bytes => {
+                Shown::new(self.slot, self.file, from, needed_bytes)
+            }
+            shown => shown,
+        };
+        shown.map_err(|error| match error {
+            Errno::FAULT => lost(self.file, offset, len_bytes),
+            error => HostFault { offset, error: error.into() },
+        })
     }
 }
 
@@ -185,23 +209,66 @@ fn lost(file: &File, offset: u64, len_bytes: usize) -> HostFault {
     }
 }
 
-impl Drop for FileWindow {
+impl Drop for FileWindow<'_> {
     fn drop(&mut self) {
+        self.shown = None;
         self.slot.claimed.store(false, Ordering::Release);
     }
 }
 
-/// A mapping while it is looked at.
+/// A mapping that is looked at.
 struct Shown {
     slot: &'static Slot,
     start: *mut u8,
     mapped_bytes: usize,
+    /// Where in the file it starts.
+    offset: u64,
+}
+
+impl Shown {
+    /// Pages of `file` from `offset` on, a page's start, for a slot that has no others.
+    fn new(
+        slot: &'static Slot,
+        file: &File,
+        offset: u64,
+        mapped_bytes: usize,
+    ) -> Result<Self, Errno> {
+        // SAFETY: a new private mapping at an address of the kernel's choice
+        // touches no existing memory.
+        let start = unsafe {
+            let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            rustix::mm::mmap(ptr::null_mut(), mapped_bytes, prot, flags, file.as_fd(), offset)?
+        };
+        let shown = Self { slot, start: start.cast(), mapped_bytes, offset };
+        slot.watch(shown.start, mapped_bytes);
+        // SAFETY: the mapping made above; its pages are read, not changed.
+        let brought =
+            unsafe { rustix::mm::madvise(start, mapped_bytes, Advice::LinuxPopulateRead) };
+        match brought {
+            // An older kernel brings each page when it is looked at.
+            Ok(()) | Err(Errno::INVAL) => Ok(shown),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.mapped_bytes as u64
+    }
+
+    fn has(&self, offset: u64, len_bytes: usize) -> bool {
+        self.offset <= offset && offset.saturating_add(len_bytes as u64) <= self.end()
+    }
+
+    /// Whether that is in it or soon after: others may look at what is between.
+    fn is_followed_by(&self, offset: u64) -> bool {
+        (self.offset..=self.end() + self.mapped_bytes as u64).contains(&offset)
+    }
 }
 
 impl Drop for Shown {
     fn drop(&mut self) {
         self.slot.forget();
-        // SAFETY: mapped by `look`, whose reference to it has ended.
+        // SAFETY: mapped by `new`; the references that `look` made to it have ended.
         let unmapped = unsafe { rustix::mm::munmap(self.start.cast(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok(), "unmapping a window cannot fail");
     }
@@ -425,30 +492,54 @@ mod tests {
     fn shows_what_the_file_holds_wherever_it_is_looked_at() {
         let bytes = pattern(3 * 4096 + 17);
         let file = file(&bytes);
-        let mut window = FileWindow::new().expect("SIGBUS is handled");
-        for (offset, len) in [(0, 0), (0, 1), (5, 4096), (4095, 2), (8192, 4113), (0, bytes.len())]
-        {
-            let seen = window.look(&file, offset as u64, len, |seen| seen.to_vec());
-            assert_eq!(seen.expect("it is there"), &bytes[offset..offset + len]);
+        for most_bytes in [1, 1 << 20] {
+            let mut window = FileWindow::new(&file, most_bytes).expect("SIGBUS is handled");
+            for (offset, len) in
+                [(0, 0), (0, 1), (5, 4096), (4095, 2), (8192, 4113), (3, 6000), (0, bytes.len())]
+            {
+                let seen = window.look(offset as u64, len, |seen| seen.to_vec());
+                assert_eq!(seen.expect("it is there"), &bytes[offset..offset + len]);
+            }
         }
+    }
+
+    #[test]
+    fn what_is_looked_at_in_turn_is_mapped_together() {
+        let bytes = pattern(100 * 4096 + 1);
+        let file = file(&bytes);
+        let mut window = FileWindow::new(&file, 16 * 4096).expect("SIGBUS is handled");
+        let mut lens = Vec::new();
+        for block in bytes.chunks(4096).zip(0..) {
+            let seen = window.look(block.1 * 4096, block.0.len(), |seen| seen == block.0);
+            assert!(seen.expect("it is there"));
+            let shown = window.shown.as_ref().map(|shown| shown.mapped_bytes);
+            if lens.last() != shown.as_ref() {
+                lens.extend(shown);
+            }
+        }
+        assert_eq!(lens, [4096, 2 * 4096, 4 * 4096, 8 * 4096, 16 * 4096, 5 * 4096 + 1]);
+        // Elsewhere no more than what is looked at.
+        window.look(0, 2 * 4096, |_| ()).expect("it is there");
+        assert_eq!(window.shown.as_ref().map(|shown| shown.mapped_bytes), Some(2 * 4096));
     }
 
     #[test]
     fn what_is_changed_in_a_window_stays_there() {
         let bytes = pattern(5000);
         let file = file(&bytes);
-        let mut window = FileWindow::new().expect("SIGBUS is handled");
-        window.look(&file, 0, 5000, |seen| seen.fill(0)).expect("it is there");
-        let again = window.look(&file, 0, 5000, |seen| seen.to_vec());
-        assert_eq!(again.expect("it is there"), bytes);
+        let mut window = FileWindow::new(&file, 5000).expect("SIGBUS is handled");
+        window.look(0, 5000, |seen| seen.fill(0)).expect("it is there");
+        let mut there = vec![0; 5000];
+        file.read_exact_at(&mut there, 0).expect("it is there");
+        assert_eq!(there, bytes);
     }
 
     #[test]
     fn a_file_that_shrinks_under_a_window_is_told() {
         let bytes = pattern(16 * 4096);
         let file = file(&bytes);
-        let mut window = FileWindow::new().expect("SIGBUS is handled");
-        let seen = window.look(&file, 0, bytes.len(), |seen| {
+        let mut window = FileWindow::new(&file, 1 << 20).expect("SIGBUS is handled");
+        let seen = window.look(0, bytes.len(), |seen| {
             file.set_len(4096).expect("it can be cut");
             assert_eq!(seen[..4096], bytes[..4096]);
             assert!(seen[4096..].iter().all(|byte| *byte == 0));
@@ -456,21 +547,39 @@ mod tests {
         let fault = seen.expect_err("most of it is gone");
         assert_eq!((fault.error.kind(), fault.offset), (io::ErrorKind::UnexpectedEof, 4096));
         // Before it is looked at, too; and the window is as good as new.
-        let fault = window.look(&file, 4096, 1, |_| ()).expect_err("this is gone");
+        let fault = window.look(4096, 1, |_| ()).expect_err("this is gone");
         assert_eq!(fault.error.kind(), io::ErrorKind::UnexpectedEof);
-        window.look(&file, 0, 4096, |seen| assert_eq!(seen, &bytes[..4096])).expect("this is left");
+        window.look(0, 4096, |seen| assert_eq!(seen, &bytes[..4096])).expect("this is left");
+    }
+
+    #[test]
+    fn a_file_that_shrinks_between_two_looks_at_a_window_is_told() {
+        for cut_bytes in [4096, 2 * 4096, 2 * 4096 + 5] {
+            let bytes = pattern(16 * 4096);
+            let file = file(&bytes);
+            let mut window = FileWindow::new(&file, 1 << 20).expect("SIGBUS is handled");
+            for block in 0..2 {
+                window.look(block * 4096, 4096, |_| ()).expect("it is there");
+            }
+            // Two more are mapped by now.
+            file.set_len(cut_bytes).expect("it can be cut");
+            let fault = window.look(2 * 4096, 4096, |seen| seen[0]).expect_err("this is gone");
+            let found = (fault.error.kind(), fault.offset);
+            assert_eq!(found, (io::ErrorKind::UnexpectedEof, cut_bytes.max(2 * 4096)));
+            window.look(0, 4096, |seen| assert_eq!(seen, &bytes[..4096])).expect("this is left");
+        }
     }
 
     #[test]
     fn a_last_page_that_is_cut_short_is_told() {
         let file = file(&pattern(8192));
-        let mut window = FileWindow::new().expect("SIGBUS is handled");
+        let mut window = FileWindow::new(&file, 8192).expect("SIGBUS is handled");
         let cut = |_: &mut [u8]| file.set_len(4100).expect("it can be cut");
         for see in [&cut as &dyn Fn(&mut [u8]), &|_| ()] {
-            let fault = window.look(&file, 0, 8192, see).expect_err("half is gone");
+            let fault = window.look(0, 8192, see).expect_err("half is gone");
             assert_eq!((fault.error.kind(), fault.offset), (io::ErrorKind::UnexpectedEof, 4100));
         }
-        window.look(&file, 0, 4100, |_| ()).expect("this is left");
+        window.look(0, 4100, |_| ()).expect("this is left");
     }
 
     #[test]
@@ -478,19 +587,20 @@ mod tests {
         std::thread::scope(|scope| {
             for own in 0..8_usize {
                 scope.spawn(move || {
-                    let mut window = FileWindow::new().expect("SIGBUS is handled");
-                    let file = file(&[own as u8; 8192]);
+                    let file = file(&[own as u8 + 1; 8192]);
+                    let mut window = FileWindow::new(&file, 8192).expect("SIGBUS is handled");
                     for _ in 0..100 {
                         let cut = own % 2 == 0;
-                        let seen = window.look(&file, 0, 8192, |seen| {
+                        let seen = window.look(0, 8192, |seen| {
                             file.set_len(if cut { 0 } else { 8192 }).expect("it can be cut");
                             seen[8191]
                         });
                         match seen {
-                            Ok(byte) => assert!(!cut && byte == own as u8),
+                            Ok(byte) => assert!(!cut && byte == own as u8 + 1),
                             Err(_) => assert!(cut),
                         }
-                        file.set_len(8192).expect("and made longer");
+                        file.set_len(0).expect("it can be cut");
+                        file.write_all_at(&[own as u8 + 1; 8192], 0).expect("and made longer");
                     }
                 });
             }

@@ -214,18 +214,18 @@ impl<'j, K: Kernel> Job<'j, K> {
                 .expect("the plan fits these too")
         });
         loop {
-            let piece;
-            (buf, piece) = match self.take(cx, buf, watch, stand).await? {
-                (buf, Some(piece)) => (buf, piece),
-                (_, None) => return Ok(()),
-            };
+            let taken;
+            (buf, taken) = self.take(cx, buf, watch, stand).await?;
+            let Some(taken) = taken else { return Ok(()) };
+            let ended;
             match out.take() {
-                Some(room) => {
-                    out = Some(self.rewrite(cx, piece, &mut buf, room, watch, stand).await?);
+                Some(mut room) => {
+                    (room, ended) = self.rewrite(cx, taken, &mut buf, room, watch, stand).await?;
+                    out = Some(room);
                 }
-                None => buf = self.in_place(cx, piece, buf, watch, stand).await?,
+                None => (buf, ended) = self.in_place(cx, taken, buf, watch, stand).await?,
             }
-            self.done(piece, watch, stand)?;
+            self.done((taken.0, ended), watch, stand)?;
         }
     }
 
@@ -236,16 +236,16 @@ impl<'j, K: Kernel> Job<'j, K> {
             .expect("the plan fits the buffers into the store")
     }
 
-    /// Waits for the next unit, from the input or from the stage before.
+    /// Waits for the next unit, from the input or from the stage before, which is there then.
     async fn take<'env>(
         &'env self,
         cx: &Cx<'env>,
         buf: Buf,
         watch: &mut Watch<'_>,
         stand: Stand,
-    ) -> Result<(Buf, Option<Piece>), Failure> {
+    ) -> Result<(Buf, Option<(Piece, Instant)>), Failure> {
         let (before, step) = (Instant::now(), stand.takes_by());
-        let taken = if step == Step::Get {
+        let (buf, piece) = if step == Step::Get {
             watch.log.starts();
             let got = self.get(cx, buf).await;
             watch.log.ends();
@@ -253,27 +253,26 @@ impl<'j, K: Kernel> Job<'j, K> {
         } else {
             stand.receive(cx, buf).await
         };
-        if let Some(piece) = &taken.1 {
-            watch.step(step, before, piece);
-        }
-        Ok(taken)
+        Ok((buf, piece.map(|piece| (piece, watch.step(step, before, &piece)))))
     }
 
     /// The loop of one thread that looks at the input where it lies.
     async fn look(&self, stand: Stand, watch: &mut Watch<'_>) -> Result<(), Failure> {
         let Source::Offsets { next, .. } = &self.source else { return Ok(()) };
         let failed = |error| InputError::read(self.input.name(), 0, &error);
-        let mut window = FileWindow::new().map_err(failed).map_err(Failure::of(0))?;
+        let window = FileWindow::new(self.input.file(), self.plan.buffer_bytes as usize);
+        let mut window = window.map_err(failed).map_err(Failure::of(0))?;
         while self.may_go_on().await?
             && let Some(piece) = self.next_piece(next).await
         {
             let before = Instant::now();
+            let mut ended = before;
             self.collect(piece, stand, |part| {
                 let at = self.input.start_bytes() + piece.start();
-                let seen = window.look(self.input.file(), at, piece.len(), |bytes| {
+                let seen = window.look(at, piece.len(), |bytes| {
                     let mapped = watch.step(Step::Get, before, &piece);
                     let computed = self.block(piece, bytes, Out::default(), part, stand);
-                    watch.step(Step::Compute, mapped, &piece);
+                    ended = watch.step(Step::Compute, mapped, &piece);
                     computed
                 });
                 seen.map_err(|fault| {
@@ -281,17 +280,22 @@ impl<'j, K: Kernel> Job<'j, K> {
                 })?
             })
             .await?;
-            self.done(piece, watch, stand)?;
+            self.done((piece, ended), watch, stand)?;
         }
         Ok(())
     }
 
-    /// `piece` went through here.
-    fn done(&self, piece: Piece, watch: &mut Watch<'_>, stand: Stand) -> Result<(), Failure> {
+    /// `piece` went through here, until then.
+    fn done(
+        &self,
+        (piece, ended): (Piece, Instant),
+        watch: &mut Watch<'_>,
+        stand: Stand,
+    ) -> Result<(), Failure> {
         watch.unit(&piece);
         match self.found {
             Found::Shares(shares) if stand.is_last() => {
-                let done = shares.done(self.kernel, piece.index, self.input);
+                let done = shares.done(self.kernel, (piece.index, ended), self.input);
                 done.map_err(Failure::of(piece.index))
             }
             _ => Ok(()),
@@ -353,21 +357,21 @@ impl<'j, K: Kernel> Job<'j, K> {
         }
     }
 
-    /// Computes a unit, and puts it where it was, or sends it to the next stage.
+    /// Computes a unit, and puts it where it was, or sends it to the next stage; when that was
+    /// done.
     async fn in_place<'env>(
         &'env self,
         cx: &Cx<'env>,
-        piece: Piece,
+        (piece, got): (Piece, Instant),
         mut buf: Buf,
         watch: &mut Watch<'_>,
         stand: Stand,
-    ) -> Result<Buf, Failure> {
-        let got = Instant::now();
+    ) -> Result<(Buf, Instant), Failure> {
         self.compute(piece, &mut buf, Out::default(), stand).await?;
-        let computed = watch.step(Step::Compute, got, &piece);
+        let mut ended = watch.step(Step::Compute, got, &piece);
         if !stand.is_last() {
             buf = stand.send(cx, buf, &piece).await;
-            watch.step(Step::Send, computed, &piece);
+            ended = watch.step(Step::Send, ended, &piece);
         } else if let Some(sink) = &self.sink {
             let start = buf.view().start + piece.before;
             buf.set_view(start..start + piece.data);
@@ -376,30 +380,30 @@ impl<'j, K: Kernel> Job<'j, K> {
             let put = sink.put(cx, piece.index, at, buf).await;
             watch.log.ends();
             buf = put.map_err(Failure::of(piece.index))?;
-            watch.step(Step::Put, computed, &piece);
+            ended = watch.step(Step::Put, ended, &piece);
             watch.tally.bytes_out += piece.data as u64;
         }
-        Ok(buf)
+        Ok((buf, ended))
     }
 
-    /// Computes a unit, in as many calls as its output takes, and appends that.
+    /// Computes a unit, in as many calls as its output takes, and appends that; when that was
+    /// done.
     async fn rewrite<'env>(
         &'env self,
         cx: &Cx<'env>,
-        piece: Piece,
+        (piece, got): (Piece, Instant),
         buf: &mut Buf,
         mut out: Buf,
         watch: &mut Watch<'_>,
         stand: Stand,
-    ) -> Result<Buf, Failure> {
-        let mut goes_on_from = None;
+    ) -> Result<(Buf, Instant), Failure> {
+        let (mut goes_on_from, mut ended) = (None, got);
         loop {
-            let started = Instant::now();
             out.set_view(0..out.capacity_bytes());
             let mut state = OutState { goes_on_from, ..OutState::default() };
             let room = Out::new(&mut out[ROOM_FROM..], &mut state);
             self.compute(piece, buf, room, stand).await?;
-            let computed = watch.step(Step::Compute, started, &piece);
+            ended = watch.step(Step::Compute, ended, &piece);
             let OutState { len, stopped, .. } = state;
             watch.tally.bytes_out += len as u64;
             if let Some(sink) = &self.sink {
@@ -407,10 +411,10 @@ impl<'j, K: Kernel> Job<'j, K> {
                 let appended = sink.append(cx, piece.index, out, len, stopped.is_none()).await;
                 watch.log.ends();
                 out = appended.map_err(Failure::of(piece.index))?;
-                watch.step(Step::Put, computed, &piece);
+                ended = watch.step(Step::Put, ended, &piece);
             }
             if stopped.is_none() {
-                return Ok(out);
+                return Ok((out, ended));
             }
             goes_on_from = stopped;
         }

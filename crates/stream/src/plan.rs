@@ -28,6 +28,7 @@ const CACHE: Defaults = Defaults { block_bytes: 256 * 1024, threads: 2 };
 /// mapped at once where the cache has them, and shorter ones of short inputs,
 /// so that there are some for each accelerator.
 const PAGES: Defaults = Defaults { block_bytes: 4 << 20, threads: 1 };
+/// To map less takes as long as to compute it: of shorter blocks several are mapped together.
 const PAGES_BLOCK_BYTES_MIN: u64 = 256 * 1024;
 const PAGES_BLOCKS_MIN: u64 = 16;
 
@@ -337,7 +338,9 @@ impl Plan {
             Some(_) => block_bytes.min(body_bytes.unwrap_or(u64::MAX).max(shape.record_bytes())),
             None => block_bytes.min(body_bytes.unwrap_or(u64::MAX)),
         };
-        let buffer_bytes = buffer_bytes(most_bytes, &shape);
+        let shown_bytes = PAGES_BLOCK_BYTES_MIN.min(body_bytes.unwrap_or(u64::MAX));
+        let seen_bytes = if shape.mapped { most_bytes.max(shown_bytes) } else { most_bytes };
+        let buffer_bytes = buffer_bytes(seen_bytes, &shape);
         let out_bytes = shape.out_bytes(most_bytes);
         let each_bytes = buffer_bytes.saturating_add(out_bytes);
         let needed = (threads as u64).saturating_mul(each_bytes);

@@ -96,8 +96,8 @@ fn check_in_place<K: Kernel>(kernel: &K, input: &Input) -> Result<(), PlanError>
     check_kernel_looks(kernel)?;
     let refused = |why| PlanError::Scheme { scheme: Scheme::Mapped, why, cure: TRANSFER };
     if input.len_bytes().is_some_and(|len| len > 0) {
-        let seen = FileWindow::new().and_then(|mut window| {
-            window.look(input.file(), input.start_bytes(), 1, |_| ()).map_err(|fault| fault.error)
+        let seen = FileWindow::new(input.file(), 1).and_then(|mut window| {
+            window.look(input.start_bytes(), 1, |_| ()).map_err(|fault| fault.error)
         });
         seen.map_err(|error| refused(format!("{} cannot be mapped: {error}", input.name())))?;
     }

@@ -89,7 +89,7 @@ struct Share<P> {
     /// The next unit to be taken.
     next: u64,
     /// When the first one was.
-    began: Instant,
+    began: Option<Instant>,
     done: u64,
     wanted: bool,
     /// By lane; or else
@@ -105,7 +105,7 @@ impl<P> Share<P> {
         Self {
             number,
             next: units.start,
-            began: Instant::now(),
+            began: None,
             done: 0,
             wanted: true,
             lanes: Vec::new(),
@@ -224,12 +224,12 @@ impl<'t, P> Shares<'t, P> {
         Ok(())
     }
 
-    /// `unit` is computed, and put if there is an output. If it is the last one
+    /// `unit` is computed since then, and put if there is an output. If it is the last one
     /// of its range, and the input not changed, that is told of.
     pub(crate) fn done<K: Kernel<Part = P>>(
         &self,
         kernel: &K,
-        unit: u64,
+        (unit, now): (u64, Instant),
         input: &Input,
     ) -> Result<(), StreamError> {
         let refused = |error| StreamError::Kernel { input: input.name().to_owned(), error };
@@ -244,7 +244,6 @@ impl<'t, P> Shares<'t, P> {
         if !over {
             return Ok(());
         }
-        let now = Instant::now();
         let is_named = state.named.is_some_and(|named| now.duration_since(named) < NAME_AFTER);
         let changed = if is_named { input.written() } else { input.changed() };
         if let Some(what) = changed? {
@@ -264,7 +263,8 @@ impl<'t, P> Shares<'t, P> {
             }),
             false => Err(Unfound::Stopped),
         };
-        (self.tell)(number, found.map(|part| Part { part, took: now.duration_since(began) }));
+        let took = began.map_or(Duration::ZERO, |began| now.duration_since(began));
+        (self.tell)(number, found.map(|part| Part { part, took }));
         Ok(())
     }
 
@@ -325,7 +325,7 @@ impl<P> State<P> {
             }
             let unit = share.next;
             if unit == share.units.start {
-                share.began = Instant::now();
+                share.began = Some(Instant::now());
             }
             share.next += 1;
             if share.next >= share.units.end {
