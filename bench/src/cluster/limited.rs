@@ -67,9 +67,12 @@ impl Endpoint for Limited {
             self.carry()?;
             let next = self.held.front().map(|(there, ..)| *there);
             let received = self.inner.receive(until.into_iter().chain(next).min())?;
-            let was_for_link = next.is_some_and(|next| next <= Instant::now());
-            let is_over = until.is_some_and(|until| until <= Instant::now());
-            if received != Received::Nothing || is_over || !was_for_link {
+            if received != Received::Nothing {
+                return Ok(received);
+            }
+            let now = Instant::now();
+            let was_for_link = next.is_some_and(|next| next <= now);
+            if !was_for_link || until.is_some_and(|until| until <= now) {
                 return Ok(received);
             }
         }

@@ -26,13 +26,15 @@ pub(super) struct Traffic {
     pub(super) sent_bytes: u64,
     pub(super) received: u64,
     pub(super) received_bytes: u64,
-    /// From each message that came until the next that left.
+    /// From each message that came until the next that left, where these take turns.
     pub(super) turnaround: Duration,
 }
 
 struct Link {
     endpoint: Limited,
     traffic: Traffic,
+    /// Whether each message is answered before the next comes.
+    takes_turns: bool,
     /// When the last message came, unless one left since.
     heard: Option<Instant>,
 }
@@ -72,7 +74,7 @@ impl Endpoint for Lent {
             if let Received::Message(_, message) = &received {
                 link.traffic.received += 1;
                 link.traffic.received_bytes += message.len() as u64;
-                link.heard = Some(Instant::now());
+                link.heard = link.takes_turns.then(Instant::now);
             }
             Ok(received)
         })
@@ -97,7 +99,8 @@ pub(super) struct Peer(Lent);
 impl Peer {
     pub(super) fn new(endpoint: Box<dyn Endpoint>) -> Self {
         let endpoint = Limited::new(endpoint);
-        let link = Link { endpoint, traffic: Traffic::default(), heard: None };
+        let traffic = Traffic::default();
+        let link = Link { endpoint, traffic, takes_turns: false, heard: None };
         Self(Lent(Arc::new(Mutex::new(link))))
     }
 
@@ -122,7 +125,10 @@ impl Peer {
         config: &Config,
     ) -> anyhow::Result<(Option<Report>, Duration, Traffic)> {
         self.meet(&[])?;
-        self.0.with(|link| (link.traffic, link.heard) = (Traffic::default(), None));
+        self.0.with(|link| {
+            (link.traffic, link.heard) = (Traffic::default(), None);
+            link.takes_turns = config.hello.buffers == 1;
+        });
         let started = Instant::now();
         let ran = drive::run(Box::new(Lent(self.0.0.clone())), &[task], config)?;
         Ok((ran.report, started.elapsed(), self.0.with(|link| link.traffic)))

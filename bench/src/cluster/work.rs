@@ -51,6 +51,10 @@ impl Kernel for Work {
         Effect::Reduce
     }
 
+    fn looks_in_place(&self) -> bool {
+        true
+    }
+
     fn part(&self, _accelerators: usize) -> Done {
         Done::default()
     }

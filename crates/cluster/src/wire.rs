@@ -115,10 +115,13 @@ impl Packet {
     }
 
     pub(crate) fn push(&mut self, message: &Message) {
-        // A long one is not moved while it grows.
-        if let Message::Fetched { bytes: Ok(bytes), .. } = message {
-            self.0.reserve(bytes.len() + AROUND_BYTES);
-        }
+        // It is not moved while it grows.
+        let bytes = match message {
+            Message::Fetched { bytes: Ok(bytes), .. } => bytes.len(),
+            Message::ToManager(ToManager::Result { result, .. }) => result.len(),
+            _ => 0,
+        };
+        self.0.reserve(bytes + AROUND_BYTES);
         self.0 = postcard::to_extend(message, std::mem::take(&mut self.0))
             .expect("a message has numbers, text and bytes, which all have a form");
     }

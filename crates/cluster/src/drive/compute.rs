@@ -58,7 +58,8 @@ pub(super) struct Compute<'scope, 'env> {
     manager: NodeId,
     node: Node,
     jobs: Jobs<'env>,
-    actions: Vec<Action<ByteBuf>>,
+    /// Room for actions: what one brings about has others while it is carried out.
+    rooms: Vec<Vec<Action<ByteBuf>>>,
     /// Units of the jobs that it was told of, or why they cannot be done here.
     told: BTreeMap<JobId, Result<u64, String>>,
     known: Known,
@@ -107,7 +108,7 @@ impl<'scope, 'env> Compute<'scope, 'env> {
             manager,
             node: Node::new(config.hello.clone()).patience(config.patience).at_once(RANGES_OPEN),
             jobs: Jobs::new(tasks),
-            actions: Vec::new(),
+            rooms: Vec::new(),
             told: BTreeMap::new(),
             known: Known::default(),
             unfit: config.unfit.clone(),
@@ -383,12 +384,12 @@ impl<'scope, 'env> Compute<'scope, 'env> {
     }
 
     fn on(&mut self, now: Duration, event: Event<ByteBuf>, out: &mut Vec<(NodeId, Message)>) {
-        let mut actions = std::mem::take(&mut self.actions);
+        let mut actions = self.rooms.pop().unwrap_or_default();
         self.node.on(now, event, &mut actions);
         for action in actions.drain(..) {
             self.carry_out(now, action, out);
         }
-        self.actions = actions;
+        self.rooms.push(actions);
     }
 
     fn carry_out(

@@ -63,6 +63,8 @@ pub(super) struct Peer<'scope, 'env> {
     /// Messages received while something was due, and since when none was there.
     ahead: u32,
     quiet: u32,
+    /// When it looked for messages last.
+    looked: Duration,
 }
 
 /// What came of jobs at the manager, how the node worked, and who was refused.
@@ -125,7 +127,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         // not waited for where nobody would tell that it is lost.
         let linger = if !manages && endpoint.ends_all() { LINGER_MAX } else { config.linger };
         let started = Instant::now();
-        let (to_self, ahead, quiet) = (VecDeque::new(), 0, 0);
+        let (to_self, ahead, quiet, looked) = (VecDeque::new(), 0, 0, Duration::ZERO);
         Ok(Self {
             endpoint,
             started,
@@ -143,6 +145,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             to_self,
             ahead,
             quiet,
+            looked,
         })
     }
 
@@ -273,36 +276,45 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         step: &mut dyn FnMut() -> Result<Step, StreamError>,
         out: &mut Vec<(NodeId, Message)>,
     ) -> Result<(), ClusterError> {
-        let (mut looked, mut idle) = (Instant::now(), LOOK_AFTER);
-        loop {
-            let own = self.compute.as_ref().filter(|_| !self.is_over());
-            let own = own.filter(|own| own.own_thread().is_some_and(|own| own.id == works.id));
-            let Some(own) = own else { return Ok(()) };
-            let wait = match step() {
-                Ok(Step::Ran) => {
-                    // Of the lease that this step ended, at once.
-                    if let Ok(brought) = self.brought.try_recv() {
-                        self.take(brought, out);
-                        self.send(out)?;
-                    }
-                    if looked.elapsed() < LOOK_AFTER {
-                        continue;
-                    }
-                    idle = LOOK_AFTER;
+        let mut next_idle = LOOK_AFTER;
+        while self.goes_on(works) {
+            let has_run = match step() {
+                Ok(Step::Ran) => true,
+                Ok(Step::Idle) => false,
+                Ok(Step::Ended) | Err(_) => return Ok(()),
+            };
+            // Of the lease that this step ended, at once.
+            if has_run && let Ok(brought) = self.brought.try_recv() {
+                self.take(brought, out);
+                self.send(out)?;
+                if !self.goes_on(works) {
+                    return Ok(());
+                }
+            }
+            let computes = self.compute.as_ref().is_some_and(|own| own.is_computed(works.id));
+            let wait = match has_run {
+                _ if !computes => None,
+                true if self.now().saturating_sub(self.looked) < LOOK_AFTER => continue,
+                true => {
+                    next_idle = LOOK_AFTER;
                     Some(Duration::ZERO)
                 }
                 // It reads or writes, or the run is paused.
-                Ok(Step::Idle) if own.is_computed(works.id) => {
-                    let wait = idle;
-                    idle = IDLE_MAX.min(2 * idle);
-                    Some(wait)
+                false => {
+                    let idle = next_idle;
+                    next_idle = IDLE_MAX.min(2 * idle);
+                    Some(idle)
                 }
-                Ok(Step::Idle) => None,
-                Ok(Step::Ended) | Err(_) => return Ok(()),
             };
             self.turn(wait, out)?;
-            looked = Instant::now();
         }
+        Ok(())
+    }
+
+    /// Whether this thread is to compute that.
+    fn goes_on(&self, works: &Works<'env>) -> bool {
+        let own = self.compute.as_ref().and_then(Compute::own_thread);
+        own.is_some_and(|own| own.id == works.id) && !self.is_over()
     }
 
     /// Does what is next, or waits for it, for so long.
@@ -316,7 +328,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             return Err(ClusterError::Record(why));
         }
         if let Some(message) = self.to_self.pop_front() {
-            self.message(self.endpoint.own(), message, out);
+            self.message(self.now(), (self.endpoint.own(), message), out);
             return Ok(());
         }
         if let Ok(brought) = self.brought.try_recv() {
@@ -340,12 +352,16 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             until = Some(until.unwrap_or_else(Instant::now).max(Instant::now() + PAUSED_LOOK));
         }
         let received = self.endpoint.receive(until)?;
+        let now = if wait == Some(Duration::ZERO) { now } else { self.now() };
+        self.looked = now;
         self.quiet = if is_due && received == Received::Nothing { self.quiet + 1 } else { 0 };
         self.ahead = if is_due { self.ahead + 1 } else { 0 };
         match received {
             Received::Message(from, bytes) => match Message::from_bytes(&bytes) {
                 Ok(messages) => {
-                    messages.into_iter().for_each(|message| self.message(from, message, out));
+                    for message in messages {
+                        self.message(now, (from, message), out);
+                    }
                 }
                 Err(_) => self.garbled(from, out),
             },
@@ -391,8 +407,12 @@ impl<'scope, 'env> Peer<'scope, 'env> {
         Ok(())
     }
 
-    fn message(&mut self, from: NodeId, message: Message, out: &mut Vec<(NodeId, Message)>) {
-        let now = self.now();
+    fn message(
+        &mut self,
+        now: Duration,
+        (from, message): (NodeId, Message),
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
         let is_own = from == self.endpoint.own();
         // What the manager above says is for the group, if there is one.
         let group = self.submanage.as_mut().filter(|_| !is_own);

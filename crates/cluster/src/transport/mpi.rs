@@ -104,7 +104,8 @@ enum State {
 struct Coming {
     from: u32,
     message: Option<Transfer>,
-    since: Instant,
+    /// When it was first seen to wait.
+    since: Option<Instant>,
 }
 
 impl Coming {
@@ -391,14 +392,15 @@ impl Mpi {
         None
     }
 
-    fn has_room(&self) -> bool {
+    fn has_room(&mut self) -> bool {
         if self.coming.is_empty() {
             return true;
         }
         let now = Instant::now();
         let (mut count, mut bytes) = (0, 0);
-        for coming in &self.coming {
-            if now.saturating_duration_since(coming.since) < STUCK_AFTER {
+        for coming in &mut self.coming {
+            let since = *coming.since.get_or_insert(now);
+            if now.saturating_duration_since(since) < STUCK_AFTER {
                 (count, bytes) = (count + 1, bytes + coming.bytes());
             }
         }
@@ -439,7 +441,7 @@ impl Mpi {
         if message.is_none() {
             self.leaves(from);
         } else {
-            self.coming.push_back(Coming { from, message, since: Instant::now() });
+            self.coming.push_back(Coming { from, message, since: None });
         }
         Ok(true)
     }
@@ -449,7 +451,7 @@ impl Mpi {
         if let Some(known) = self.peers.get_mut(peer as usize).filter(|it| it.state == State::Here)
         {
             known.state = State::Leaving;
-            self.coming.push_back(Coming { from: peer, message: None, since: Instant::now() });
+            self.coming.push_back(Coming { from: peer, message: None, since: None });
         }
     }
 
