@@ -60,7 +60,7 @@ pub(super) fn over_a_link(
 ) -> anyhow::Result<Table> {
     let own = Work::taking(block);
     let [chain] = peer.agree([own.rounds])?;
-    Shipped { peer, input, work: Work { rounds: chain } }.table(rounds, machine)
+    Shipped { peer, input, work: Work { rounds: chain, ..own } }.table(rounds, machine)
 }
 
 impl Shipped<'_> {

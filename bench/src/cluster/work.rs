@@ -10,6 +10,8 @@ use crate::hw::one_cycle_chain;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub(super) rounds: u64,
+    /// It wants blocks of its own, so they are read; else they are looked at in place.
+    pub(super) reads: bool,
 }
 
 /// What was computed.
@@ -23,10 +25,10 @@ pub(super) struct Done {
 impl Work {
     /// That which takes `time` on this core, at its fastest.
     pub(super) fn taking(time: Duration) -> Self {
-        let probe = Self { rounds: 1 << 14 };
+        let probe = Self { rounds: 1 << 14, reads: false };
         let fastest = (0..20).map(|_| probe.bare(1)).min().unwrap_or_default();
         let rounds = time.as_secs_f64() / fastest.as_secs_f64() * probe.rounds as f64;
-        Self { rounds: (rounds as u64).max(1) }
+        Self { rounds: (rounds as u64).max(1), ..probe }
     }
 
     /// How long so many units take with nothing else.
@@ -52,7 +54,7 @@ impl Kernel for Work {
     }
 
     fn looks_in_place(&self) -> bool {
-        true
+        !self.reads
     }
 
     fn part(&self, _accelerators: usize) -> Done {

@@ -49,6 +49,16 @@ impl Slot {
         self.len_bytes.store(len_bytes, Ordering::Release);
     }
 
+    /// Whether `bytes`, seen at `offset` of the mapped `file`, are its own: it was not cut before
+    /// their end.
+    fn counts(&self, file: impl AsFd, offset: u64, bytes: &[u8]) -> bool {
+        // Where a file ends within a page, zeros follow and nothing is raised.
+        let may_be_cut = bytes.last() == Some(&0);
+        let end = offset.saturating_add(bytes.len() as u64);
+        let is_whole = || rustix::fs::fstat(file).is_ok_and(|now| now.st_size as u64 >= end);
+        !self.broken.load(Ordering::Acquire) && (!may_be_cut || is_whole())
+    }
+
     /// Ends that, before the mapping goes.
     fn forget(&self) {
         self.len_bytes.store(0, Ordering::Release);
@@ -102,22 +112,21 @@ fn claim() -> io::Result<&'static Slot> {
 /// Shows parts of a file, one at a time.
 pub struct FileWindow<'f> {
     file: &'f File,
-    most_bytes: usize,
+    together_bytes: usize,
     slot: &'static Slot,
-    /// What was looked at last, and what lies after that.
     shown: Option<Shown>,
 }
 
 impl<'f> FileWindow<'f> {
-    /// On `file`. Where it is looked at from its start to its end, up to `most_bytes`
-    /// are mapped at a time, for that takes some 10 us. The first window of a process
-    /// has SIGBUS handled: for windows as [`FileWindow::look`] says, for other faults
-    /// as before.
+    /// On `file`. To map a part takes some 10 us, so those that follow each other closely
+    /// are mapped together, up to so many bytes; of a longer one all is. The first window of
+    /// a process has SIGBUS handled: for windows as [`FileWindow::look`] says, for other
+    /// faults as before.
     ///
     /// # Errors
     /// The kernel does not have it handled.
-    pub fn new(file: &'f File, most_bytes: usize) -> io::Result<Self> {
-        Ok(Self { file, most_bytes, slot: claim()?, shown: None })
+    pub fn new(file: &'f File, together_bytes: usize) -> io::Result<Self> {
+        Ok(Self { file, together_bytes, slot: claim()?, shown: None })
     }
 
     /// Lets `see` look at `len_bytes` bytes from `offset` on. What it changes there the
@@ -136,7 +145,7 @@ impl<'f> FileWindow<'f> {
         if len_bytes == 0 {
             return Ok(see(&mut []));
         }
-        let shown = match self.shown.take() {
+        let mut shown = match self.shown.take() {
             Some(shown) if shown.has(offset, len_bytes) => shown,
             before => self.show(before, offset, len_bytes)?,
         };
@@ -149,18 +158,15 @@ impl<'f> FileWindow<'f> {
             slice::from_raw_parts_mut(from, len_bytes)
         };
         let seen = see(bytes);
-        // Where a file ends within a page, zeros follow and nothing is raised.
-        let may_be_cut = bytes.last() == Some(&0);
-        let end = offset.saturating_add(len_bytes as u64);
-        let is_whole = || self.file.metadata().is_ok_and(|now| now.len() >= end);
-        if self.slot.broken.load(Ordering::Relaxed) || (may_be_cut && !is_whole()) {
+        if !self.slot.counts(self.file, offset, bytes) {
             return Err(lost(self.file, offset, len_bytes));
         }
+        shown.looked = offset;
         self.shown = Some(shown);
         Ok(seen)
     }
 
-    /// Maps these bytes; where they follow those that were shown before, more than that.
+    /// Maps these bytes, and twice as many as before where some of them are likely next.
     fn show(
         &self,
         before: Option<Shown>,
@@ -170,16 +176,17 @@ impl<'f> FileWindow<'f> {
         let lead_bytes = offset as usize % rustix::param::page_size();
         let (from, needed_bytes) = (offset - lead_bytes as u64, lead_bytes + len_bytes);
         let wished_bytes = match &before {
-            Some(before) if before.is_followed_by(offset) => 2 * before.mapped_bytes,
+            Some(before) if before.is_followed_by(offset, self.together_bytes) => {
+                self.together_bytes.min(2 * before.mapped_bytes)
+            }
             _ => 0,
         };
         // The slot is for one mapping.
         drop(before);
         let mut mapped_bytes = needed_bytes;
-        if wished_bytes.min(self.most_bytes) > needed_bytes {
+        if wished_bytes > needed_bytes {
             let there_bytes = self.file.metadata().map_or(0, |now| now.len().saturating_sub(from));
-            let wished_bytes = wished_bytes.min(self.most_bytes) as u64;
-            mapped_bytes = needed_bytes.max(wished_bytes.min(there_bytes) as usize);
+            mapped_bytes = needed_bytes.max(there_bytes.min(wished_bytes as u64) as usize);
         }
         let shown = Shown::new(self.slot, self.file, from, mapped_bytes);
         let shown = match shown {
@@ -221,8 +228,9 @@ struct Shown {
     slot: &'static Slot,
     start: *mut u8,
     mapped_bytes: usize,
-    /// Where in the file it starts.
+    /// Where in the file it starts, and where it was looked at last.
     offset: u64,
+    looked: u64,
 }
 
 impl Shown {
@@ -239,7 +247,7 @@ impl Shown {
             let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
             rustix::mm::mmap(ptr::null_mut(), mapped_bytes, prot, flags, file.as_fd(), offset)?
         };
-        let shown = Self { slot, start: start.cast(), mapped_bytes, offset };
+        let shown = Self { slot, start: start.cast(), mapped_bytes, offset, looked: offset };
         slot.watch(shown.start, mapped_bytes);
         // SAFETY: the mapping made above; its pages are read, not changed.
         let brought =
@@ -259,9 +267,10 @@ impl Shown {
         self.offset <= offset && offset.saturating_add(len_bytes as u64) <= self.end()
     }
 
-    /// Whether that is in it or soon after: others may look at what is between.
-    fn is_followed_by(&self, offset: u64) -> bool {
-        (self.offset..=self.end() + self.mapped_bytes as u64).contains(&offset)
+    /// Whether, where looks go on in such steps, two are in so many bytes: others may look at
+    /// what is between.
+    fn is_followed_by(&self, offset: u64, together_bytes: usize) -> bool {
+        offset > self.looked && offset - self.looked <= together_bytes as u64 / 2
     }
 }
 
@@ -348,11 +357,7 @@ impl MappedFile {
     /// mapped: it was not cut before their end.
     #[must_use]
     pub fn counts(&self, file: impl AsFd, offset: u64, bytes: &[u8]) -> bool {
-        // Where a file ends within a page, zeros follow and nothing is raised.
-        let may_be_cut = bytes.last() == Some(&0);
-        let end = offset.saturating_add(bytes.len() as u64);
-        let is_whole = || rustix::fs::fstat(file).is_ok_and(|now| now.st_size as u64 >= end);
-        !self.is_broken() && (!may_be_cut || is_whole())
+        self.slot.counts(file, offset, bytes)
     }
 
     /// Fills `into` from `offset` on; whether it could. It cannot beyond what is
@@ -492,8 +497,8 @@ mod tests {
     fn shows_what_the_file_holds_wherever_it_is_looked_at() {
         let bytes = pattern(3 * 4096 + 17);
         let file = file(&bytes);
-        for most_bytes in [1, 1 << 20] {
-            let mut window = FileWindow::new(&file, most_bytes).expect("SIGBUS is handled");
+        for together_bytes in [1, 1 << 20] {
+            let mut window = FileWindow::new(&file, together_bytes).expect("SIGBUS is handled");
             for (offset, len) in
                 [(0, 0), (0, 1), (5, 4096), (4095, 2), (8192, 4113), (3, 6000), (0, bytes.len())]
             {
@@ -505,22 +510,36 @@ mod tests {
 
     #[test]
     fn what_is_looked_at_in_turn_is_mapped_together() {
-        let bytes = pattern(100 * 4096 + 1);
+        const PAGE: usize = 4096;
+        let bytes = pattern(100 * PAGE + 1);
         let file = file(&bytes);
-        let mut window = FileWindow::new(&file, 16 * 4096).expect("SIGBUS is handled");
-        let mut lens = Vec::new();
-        for block in bytes.chunks(4096).zip(0..) {
-            let seen = window.look(block.1 * 4096, block.0.len(), |seen| seen == block.0);
-            assert!(seen.expect("it is there"));
-            let shown = window.shown.as_ref().map(|shown| shown.mapped_bytes);
-            if lens.last() != shown.as_ref() {
-                lens.extend(shown);
+        // The lengths of what is mapped where every so manieth page is looked at.
+        let mapped_bytes = |step| {
+            let mut window = FileWindow::new(&file, 16 * PAGE).expect("SIGBUS is handled");
+            let mut mapped = Vec::new();
+            for (at, block) in bytes.chunks(PAGE).enumerate().step_by(step) {
+                let seen = window.look((at * PAGE) as u64, block.len(), |seen| seen == block);
+                assert!(seen.expect("it is there"));
+                let shown = window.shown.as_ref().map(|shown| (shown.offset, shown.mapped_bytes));
+                if mapped.last() != shown.as_ref() {
+                    mapped.extend(shown);
+                }
             }
-        }
-        assert_eq!(lens, [4096, 2 * 4096, 4 * 4096, 8 * 4096, 16 * 4096, 5 * 4096 + 1]);
+            mapped.into_iter().map(|(_, len)| len).collect::<Vec<_>>()
+        };
+        let grows = [PAGE, 2 * PAGE, 4 * PAGE, 8 * PAGE];
+        let [all, last] = [16 * PAGE, 5 * PAGE + 1];
+        assert_eq!(mapped_bytes(1), [&grows[..], &[all; 5], &[last]].concat());
+        // Of 13 pages that are looked at 2 or 3 are mapped together, but for the first.
+        assert_eq!(mapped_bytes(8), [&grows[..], &[all; 4], &[4 * PAGE + 1]].concat());
+        // There is none of the next one's.
+        assert_eq!(mapped_bytes(9), [PAGE; 12]);
         // Elsewhere no more than what is looked at.
-        window.look(0, 2 * 4096, |_| ()).expect("it is there");
-        assert_eq!(window.shown.as_ref().map(|shown| shown.mapped_bytes), Some(2 * 4096));
+        let mut window = FileWindow::new(&file, 16 * PAGE).expect("SIGBUS is handled");
+        for (at, mapped) in [(3, 1), (4, 2), (2, 1), (2, 1), (90, 1)] {
+            window.look(at * PAGE as u64, PAGE, |_| ()).expect("it is there");
+            assert_eq!(window.shown.as_ref().map(|it| it.mapped_bytes), Some(mapped * PAGE));
+        }
     }
 
     #[test]
@@ -561,7 +580,7 @@ mod tests {
             for block in 0..2 {
                 window.look(block * 4096, 4096, |_| ()).expect("it is there");
             }
-            // Two more are mapped by now.
+            // The one after them is mapped by now.
             file.set_len(cut_bytes).expect("it can be cut");
             let fault = window.look(2 * 4096, 4096, |seen| seen[0]).expect_err("this is gone");
             let found = (fault.error.kind(), fault.offset);

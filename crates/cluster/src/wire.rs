@@ -115,7 +115,7 @@ impl Packet {
     }
 
     pub(crate) fn push(&mut self, message: &Message) {
-        // It is not moved while it grows.
+        // What is long is not moved while it grows, and what is short has room at once.
         let bytes = match message {
             Message::Fetched { bytes: Ok(bytes), .. } => bytes.len(),
             Message::ToManager(ToManager::Result { result, .. }) => result.len(),

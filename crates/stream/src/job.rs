@@ -236,7 +236,7 @@ impl<'j, K: Kernel> Job<'j, K> {
             .expect("the plan fits the buffers into the store")
     }
 
-    /// Waits for the next unit, from the input or from the stage before, which is there then.
+    /// Waits for the next unit, from the input or from the stage before; with when it was there.
     async fn take<'env>(
         &'env self,
         cx: &Cx<'env>,
@@ -285,7 +285,7 @@ impl<'j, K: Kernel> Job<'j, K> {
         Ok(())
     }
 
-    /// `piece` went through here, until then.
+    /// `piece` went through here by `ended`.
     fn done(
         &self,
         (piece, ended): (Piece, Instant),
@@ -357,8 +357,8 @@ impl<'j, K: Kernel> Job<'j, K> {
         }
     }
 
-    /// Computes a unit, and puts it where it was, or sends it to the next stage; when that was
-    /// done.
+    /// Computes a unit that was there by `got`, and puts it where it was, or sends it to the next
+    /// stage; with when that was done.
     async fn in_place<'env>(
         &'env self,
         cx: &Cx<'env>,
@@ -386,8 +386,8 @@ impl<'j, K: Kernel> Job<'j, K> {
         Ok((buf, ended))
     }
 
-    /// Computes a unit, in as many calls as its output takes, and appends that; when that was
-    /// done.
+    /// Computes a unit that was there by `got`, in as many calls as its output takes, and appends
+    /// that; with when that was done.
     async fn rewrite<'env>(
         &'env self,
         cx: &Cx<'env>,

@@ -289,7 +289,7 @@ pub struct Plan {
     pub block_bytes: u64,
     /// Number of units; `None` if the input's end is not known.
     pub units: Option<u64>,
-    /// Bytes of each thread's buffer, or of what it looks at.
+    /// Bytes of each thread's buffer, or of what it maps at a time.
     pub buffer_bytes: u64,
     /// Bytes of the buffer that each thread of a rewrite writes to; else 0.
     pub out_bytes: u64,
@@ -333,18 +333,21 @@ impl Plan {
         let lanes = (shape.accelerators(options.accelerators)? / stages).min(at_most);
         let accelerators = lanes * stages;
         let threads = threads.min(at_most.div_ceil(lanes));
+        let local_store_bytes = store.unwrap_or(STORE_BYTES_MAX).min(STORE_BYTES_MAX);
         // A small input needs no more buffer than itself.
         let most_bytes = match shape.batch {
             Some(_) => block_bytes.min(body_bytes.unwrap_or(u64::MAX).max(shape.record_bytes())),
             None => block_bytes.min(body_bytes.unwrap_or(u64::MAX)),
         };
-        let shown_bytes = PAGES_BLOCK_BYTES_MIN.min(body_bytes.unwrap_or(u64::MAX));
-        let seen_bytes = if shape.mapped { most_bytes.max(shown_bytes) } else { most_bytes };
-        let buffer_bytes = buffer_bytes(seen_bytes, &shape);
+        let together_bytes = if shape.mapped { PAGES_BLOCK_BYTES_MIN } else { 0 };
+        let together_bytes = together_bytes
+            .min(body_bytes.unwrap_or(u64::MAX))
+            .next_multiple_of(BUF_ALIGN_BYTES)
+            .min(local_store_bytes / threads as u64);
+        let buffer_bytes = buffer_bytes(most_bytes, &shape).max(together_bytes);
         let out_bytes = shape.out_bytes(most_bytes);
         let each_bytes = buffer_bytes.saturating_add(out_bytes);
         let needed = (threads as u64).saturating_mul(each_bytes);
-        let local_store_bytes = store.unwrap_or(STORE_BYTES_MAX).min(STORE_BYTES_MAX);
         if needed > local_store_bytes {
             let buffer_bytes = each_bytes;
             return Err(PlanError::Store { threads, buffer_bytes, block_bytes, local_store_bytes });
@@ -385,7 +388,7 @@ impl Plan {
 
     /// What an accelerator with one thread takes, in bytes.
     pub(crate) fn thread_bytes(&self) -> u64 {
-        self.local_store_bytes / (self.threads as u64).max(1) + THREAD_BYTES + ACCELERATOR_BYTES
+        self.buffer_bytes + self.out_bytes + THREAD_BYTES + ACCELERATOR_BYTES
     }
 
     /// The layout of a batch for one of its inputs, whose blocks are made to fit

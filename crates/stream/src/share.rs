@@ -224,7 +224,7 @@ impl<'t, P> Shares<'t, P> {
         Ok(())
     }
 
-    /// `unit` is computed since then, and put if there is an output. If it is the last one
+    /// `unit` is computed by `now`, and put if there is an output. If it is the last one
     /// of its range, and the input not changed, that is told of.
     pub(crate) fn done<K: Kernel<Part = P>>(
         &self,
@@ -252,10 +252,12 @@ impl<'t, P> Shares<'t, P> {
         if !is_named {
             state.named = Some(now);
         }
+        // A unit of it was taken.
         let Some(share) = state.ranges.remove(&first) else { return Ok(()) };
+        let took = share.began.map(|began| now.duration_since(began)).unwrap_or_default();
         let lanes = state.lanes;
         drop(state);
-        let Share { number, wanted, began, .. } = share;
+        let Share { number, wanted, .. } = share;
         let found = match wanted {
             true => share.end(kernel, lanes).map_err(|error| {
                 let error = refused(error);
@@ -263,7 +265,6 @@ impl<'t, P> Shares<'t, P> {
             }),
             false => Err(Unfound::Stopped),
         };
-        let took = began.map_or(Duration::ZERO, |began| now.duration_since(began));
         (self.tell)(number, found.map(|part| Part { part, took }));
         Ok(())
     }

@@ -55,16 +55,20 @@ pub(crate) struct Watch<'w> {
 }
 
 impl Watch<'_> {
-    /// A step of `piece` ends that began at `from`; when.
+    /// A step of `piece` ends that began at `from`; when the next may begin.
     pub(crate) fn step(&mut self, step: Step, from: Instant, piece: &Piece) -> Instant {
         let now = Instant::now();
         *self.of_unit.of(step) += now - from;
+        if self.progress.trace.is_none() && self.progress.recent.is_none() {
+            return now;
+        }
         self.log.step(step, (from, now), (piece.index, piece.data));
         if let Some(recent) = &self.progress.recent {
             let row = (self.stand.accelerator, self.stand.thread as usize);
             recent.add(row, step, (from, now), piece.index);
         }
-        now
+        // To tell of it is no part of either.
+        Instant::now()
     }
 
     /// Something ends that began at `from` and belongs to no unit.

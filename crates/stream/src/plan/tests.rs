@@ -24,6 +24,28 @@ fn plan(options: &Options, shape: Shape) -> Result<Plan, PlanError> {
 }
 
 #[test]
+fn short_blocks_are_mapped_together_where_they_have_room() {
+    let buffer_bytes = |body_bytes, block_bytes, local_store_bytes| {
+        let options = Options {
+            block_bytes: Some(block_bytes),
+            threads: Some(2),
+            local_store_bytes,
+            ..Options::default()
+        };
+        let shape =
+            Shape { mapped: true, effect: Effect::Reduce, ..shape(body_bytes, Cut::ANYWHERE) };
+        plan(&options, shape).map(|plan| plan.buffer_bytes)
+    };
+    const KIB: u64 = 1024;
+    assert_eq!(buffer_bytes(1 << 30, 4 * KIB, None), Ok(256 * KIB));
+    assert_eq!(buffer_bytes(1 << 30, 4096 * KIB, None), Ok(4096 * KIB));
+    assert_eq!(buffer_bytes(10_000, 4 * KIB, None), Ok(12 * KIB));
+    assert_eq!(buffer_bytes(1 << 30, 4 * KIB, Some(128 * KIB)), Ok(64 * KIB));
+    assert_eq!(buffer_bytes(1 << 30, 4 * KIB, Some(8 * KIB)), Ok(4 * KIB));
+    assert!(buffer_bytes(1 << 30, 8 * KIB, Some(8 * KIB)).is_err());
+}
+
+#[test]
 fn the_sum_that_does_not_fit_is_shown() {
     let options = Options {
         block_bytes: Some(65536),

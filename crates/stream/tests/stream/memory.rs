@@ -71,6 +71,7 @@ fn options(how: &str) -> Options {
     let options = Options { accelerators, engine, direct, scheme, pipeline, ..Options::default() };
     match how.contains("thousands") {
         true => Options { threads: Some(1000), block_bytes: Some(2000), ..options },
+        false if how.contains("short") => Options { block_bytes: Some(4096), ..options },
         false => options,
     }
 }
@@ -123,6 +124,7 @@ fn no_run_takes_more_memory_than_its_bound() {
     let mut ways =
         vec!["reduce pread", "transform pread", "transform direct pread", "thousands pread"];
     ways.extend(["reduce whole pread", "transform whole pread", "reduce mapped pread"]);
+    ways.push("reduce mapped short pread");
     ways.extend(["transform assisted pread", "reduce staged pread", "transform staged pread"]);
     ways.extend(["transform piped staged pread", "transform piped prefetch pread"]);
     ways.extend(["reduce spread pread", "transform spread direct pread"]);
