@@ -292,21 +292,13 @@ impl<'scope, 'env> Peer<'scope, 'env> {
                 }
             }
             let computes = self.compute.as_ref().is_some_and(|own| own.is_computed(works.id));
-            let wait = match has_run {
-                _ if !computes => None,
-                true if self.now().saturating_sub(self.looked) < LOOK_AFTER => continue,
-                true => {
-                    next_idle = LOOK_AFTER;
-                    Some(Duration::ZERO)
-                }
-                // It reads or writes, or the run is paused.
-                false => {
-                    let idle = next_idle;
-                    next_idle = IDLE_MAX.min(2 * idle);
-                    Some(idle)
-                }
-            };
-            self.turn(wait, out)?;
+            if computes && has_run && self.now().saturating_sub(self.looked) < LOOK_AFTER {
+                continue;
+            }
+            // What does not run reads or writes, or the run is paused.
+            let wait = if has_run { Duration::ZERO } else { next_idle };
+            next_idle = IDLE_MAX.min(LOOK_AFTER.max(2 * wait));
+            self.turn(computes.then_some(wait), out)?;
         }
         Ok(())
     }
