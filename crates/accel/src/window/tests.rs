@@ -33,7 +33,7 @@ fn what_is_looked_at_in_turn_is_mapped_together() {
     const PAGE: usize = 4096;
     let bytes = pattern(100 * PAGE + 1);
     let file = file(&bytes);
-    // The lengths of what is mapped where every so manieth page is looked at.
+    // The lengths of what is mapped in turn, where so many pages lie from one look to the next.
     let mapped_bytes = |step| {
         let mut window = FileWindow::new(&file, 16 * PAGE).expect("SIGBUS is handled");
         let mut mapped = Vec::new();
@@ -50,9 +50,9 @@ fn what_is_looked_at_in_turn_is_mapped_together() {
     let grows = [PAGE, 2 * PAGE, 4 * PAGE, 8 * PAGE];
     let [all, last] = [16 * PAGE, 5 * PAGE + 1];
     assert_eq!(mapped_bytes(1), [&grows[..], &[all; 5], &[last]].concat());
-    // Of 13 pages that are looked at 2 or 3 are mapped together, but for the first.
+    // Once 16 pages are mapped, two looks are in them.
     assert_eq!(mapped_bytes(8), [&grows[..], &[all; 4], &[4 * PAGE + 1]].concat());
-    // There is none of the next one's.
+    // They would never be.
     assert_eq!(mapped_bytes(9), [PAGE; 12]);
     // Elsewhere no more than what is looked at.
     let mut window = FileWindow::new(&file, 16 * PAGE).expect("SIGBUS is handled");

@@ -344,6 +344,7 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             until = Some(until.unwrap_or_else(Instant::now).max(Instant::now() + PAUSED_LOOK));
         }
         let received = self.endpoint.receive(until)?;
+        // Who does not wait needs no other look at the clock.
         let now = if wait == Some(Duration::ZERO) { now } else { self.now() };
         self.looked = now;
         self.quiet = if is_due && received == Received::Nothing { self.quiet + 1 } else { 0 };
