@@ -465,7 +465,7 @@ enum Brought {
     /// And how long that took.
     Merged(MergeId, Result<Held, String>, Duration),
     /// The result of a lease of the manager above.
-    Saved(Epoch, LeaseId, Result<ByteBuf, String>),
+    Saved((Epoch, LeaseId, u64), Result<ByteBuf, String>),
     /// What this peer put before it was asked is on the disk.
     Settled(u64, Result<(), String>),
     /// A record is, and the next is due then.

@@ -29,7 +29,7 @@
 //! let Action::Tell(_, ToNode::Welcome { epoch, .. }) = joined[0] else { panic!() };
 //! let asked = on(Event::From(node, ToManager::Ask { epoch, in_all: 2 }));
 //! let Action::Tell(_, ToNode::Lease { lease, .. }) = asked[0] else { panic!() };
-//! let ended = on(Event::From(node, ToManager::Result { epoch, lease: lease.id, result: 42 }));
+//! let ended = on(Event::From(node, ToManager::Result { epoch, lease: lease.id, units: lease.units, result: 42 }));
 //! assert_eq!(ended, [Action::Finished { job, result: Some(42) }]);
 //! ```
 #![deny(unsafe_code)]

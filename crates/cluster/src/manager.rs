@@ -192,12 +192,15 @@ impl<R> Manager<R> {
     /// the jobs, then of what was [recorded](Event::Recorded). A tree needs that at the
     /// root alone, whose leases were merged below.
     #[must_use]
-    pub fn counts(&self, node: NodeId, epoch: Epoch, lease: LeaseId) -> Option<Lease> {
+    pub fn counts(
+        &self,
+        node: NodeId,
+        (epoch, lease, units): (Epoch, LeaseId, u64),
+    ) -> Option<Lease> {
         let member = self.members.get(&node).filter(|member| member.epoch == epoch)?;
         let Held { job: id, first, .. } = *member.leases.get(&lease)?;
         let job = self.jobs.get(&id)?;
-        let units = job.tree.units(job.out.get(&first)?.span);
-        Some(Lease { id: lease, job: id, first, units })
+        job.has_out(first, units).then_some(Lease { id: lease, job: id, first, units })
     }
 
     /// The results that wait, of jobs that are not over. Those of merges under way are
@@ -252,11 +255,16 @@ impl<R> Manager<R> {
                     self.settle(node, actions);
                 }
             }
-            ToManager::Result { epoch, lease, result } => {
-                self.returned((node, epoch, lease), result, actions);
+            ToManager::Result { epoch, lease, units, result } => {
+                self.returned((node, epoch, lease), (units, result), actions);
             }
             ToManager::Failed { epoch, lease, failure } => {
                 self.failed((node, epoch, lease), failure, actions);
+            }
+            ToManager::Shortened { epoch, lease, units, is_shorter } => {
+                if self.member(node, epoch, actions).is_some() {
+                    self.shortened((node, lease), (units, is_shorter), actions);
+                }
             }
             ToManager::Alive { epoch } => {
                 if self.member(node, epoch, actions).is_some() {
@@ -303,10 +311,13 @@ impl<R> Manager<R> {
     fn returned(
         &mut self,
         (node, epoch, lease): (NodeId, Epoch, LeaseId),
-        result: R,
+        (units, result): (u64, R),
         actions: &mut Vec<Action<R>>,
     ) {
         let now = self.now;
+        if self.counts(node, (epoch, lease, units)).is_some() {
+            self.shorten((node, lease), units, actions);
+        }
         let member = self.member(node, epoch, actions);
         let Some((held, since)) = member.and_then(|member| member.ends(lease, now)) else {
             self.counters.results_dropped += 1;
@@ -315,6 +326,14 @@ impl<R> Manager<R> {
         let Held { job: id, first, .. } = held;
         self.settle(node, actions);
         let Some(job) = self.jobs.get_mut(&id) else { return actions.push(Action::Drop(result)) };
+        if job.units_out(first) != units {
+            // Of units that it was never given.
+            self.counters.results_dropped += 1;
+            if let Some(error) = job.lost(first, lease, true, self.config.losses_max) {
+                self.fail(id, error, actions);
+            }
+            return actions.push(Action::Drop(result));
+        }
         let Some(out) = job.end(first) else { return actions.push(Action::Drop(result)) };
         let bytes = job.tree.units(out.span).saturating_mul(job.spec.unit_bytes);
         let took = now.saturating_sub(since);
@@ -423,7 +442,7 @@ impl<R> Manager<R> {
     }
 
     /// Takes a lease off a member that goes on.
-    fn withdraw(&mut self, holder: &Holder, actions: &mut Vec<Action<R>>) {
+    pub(crate) fn withdraw(&mut self, holder: &Holder, actions: &mut Vec<Action<R>>) {
         let (node, lease) = (holder.node, holder.lease);
         let Some(member) = self.members.get_mut(&node) else { return };
         if member.loses(lease, self.now) {
@@ -448,7 +467,7 @@ impl<R> Manager<R> {
                 continue;
             }
             self.waiting.push_back((node, epoch));
-            if let Some(lease) = self.choose(node) {
+            if let Some(lease) = self.choose(node, actions) {
                 actions.push(Action::Tell(node, ToNode::Lease { epoch, lease }));
                 self.wake_after(self.config.lease_max, actions);
                 untried = self.waiting.len();

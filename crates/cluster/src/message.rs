@@ -49,7 +49,7 @@ impl Lease {
 }
 
 /// The version of these messages.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// What a node says of itself before it gets work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,10 +121,12 @@ pub enum ToManager<R> {
     /// For work: so many leases were asked for in all since the node joined.
     /// Said twice it asks for no more.
     Ask { epoch: Epoch, in_all: u64 },
-    /// What a lease came to.
-    Result { epoch: Epoch, lease: LeaseId, result: R },
+    /// What a lease came to, or its first `units`: it was [shortened](ToNode::Shorten).
+    Result { epoch: Epoch, lease: LeaseId, units: u64, result: R },
     /// A lease that came to nothing.
     Failed { epoch: Epoch, lease: LeaseId, failure: Failure },
+    /// What came of [`ToNode::Shorten`]: whether it computes so many units of the lease.
+    Shortened { epoch: Epoch, lease: LeaseId, units: u64, is_shorter: bool },
     /// Still there, and is the manager? It answers [`ToNode::Alive`].
     Alive { epoch: Epoch },
     /// What it has is its last.
@@ -135,15 +137,21 @@ pub enum ToManager<R> {
 
 impl<R> ToManager<R> {
     /// With another result, if it has one.
-    pub(crate) fn map<T>(self, result_of: impl FnOnce(Epoch, LeaseId, R) -> T) -> ToManager<T> {
+    pub(crate) fn map<T>(
+        self,
+        result_of: impl FnOnce((Epoch, LeaseId, u64), R) -> T,
+    ) -> ToManager<T> {
         match self {
             Self::Hello(hello) => ToManager::Hello(hello),
             Self::Ask { epoch, in_all } => ToManager::Ask { epoch, in_all },
-            Self::Result { epoch, lease, result } => {
-                let result = result_of(epoch, lease, result);
-                ToManager::Result { epoch, lease, result }
+            Self::Result { epoch, lease, units, result } => {
+                let result = result_of((epoch, lease, units), result);
+                ToManager::Result { epoch, lease, units, result }
             }
             Self::Failed { epoch, lease, failure } => ToManager::Failed { epoch, lease, failure },
+            Self::Shortened { epoch, lease, units, is_shorter } => {
+                ToManager::Shortened { epoch, lease, units, is_shorter }
+            }
             Self::Alive { epoch } => ToManager::Alive { epoch },
             Self::Leaving { epoch } => ToManager::Leaving { epoch },
             Self::Unfit { epoch, why } => ToManager::Unfit { epoch, why },
@@ -164,6 +172,8 @@ pub enum ToNode {
     Lease { epoch: Epoch, lease: Lease },
     /// Nobody waits for that lease any more.
     Withdraw { epoch: Epoch, lease: LeaseId },
+    /// Another node could do what that lease has after its first units, if none of it is begun.
+    Shorten { epoch: Epoch, lease: LeaseId, units: u64 },
     /// That membership is over, and all of its work with it; the node may join anew.
     Fenced { epoch: Epoch },
     /// The manager is still there.

@@ -17,6 +17,8 @@ pub enum Event<R> {
     Fetched(LeaseId),
     /// A lease was computed.
     Computed(LeaseId, R),
+    /// What came of [`Action::Shorten`].
+    Shortened(LeaseId, u64, bool),
     /// It was not: its bytes cannot be had, or a unit failed.
     Failed(LeaseId, Failure),
     /// A result has left its buffer.
@@ -51,6 +53,8 @@ pub enum Action<R> {
     /// Leave off fetching or computing it, or let its buffer go; then
     /// [`Event::Stopped`], unless it ended by itself.
     Stop(LeaseId),
+    /// Compute only so many of its units, unless later ones are begun; then [`Event::Shortened`].
+    Shorten(LeaseId, u64),
     /// Nobody wants that result.
     Drop(R),
     /// The node is no member any more, and will not be by itself.
@@ -182,6 +186,9 @@ impl Node {
             Event::Fetched(lease) => self.advance(lease, Stage::Fetching, Stage::Ready),
             Event::Computed(lease, result) => self.computed(lease, result, actions),
             Event::Failed(lease, failure) => self.failed(lease, failure, actions),
+            Event::Shortened(lease, units, is_shorter) => {
+                self.shortened(lease, units, is_shorter, actions);
+            }
             Event::Sent(lease) | Event::Stopped(lease) => self.freed(lease),
             Event::Leave => self.leave(actions),
             Event::Unfit(why) => self.unfit(why, actions),
@@ -243,6 +250,9 @@ impl Node {
             }
             ToNode::Withdraw { epoch, lease } if self.state == State::In(epoch) => {
                 self.stop(lease, actions);
+            }
+            ToNode::Shorten { epoch, lease, units } if self.state == State::In(epoch) => {
+                self.shorten(lease, units, actions);
             }
             ToNode::Fenced { epoch } if self.state == State::In(epoch) => {
                 self.stop_all(actions);
@@ -311,6 +321,38 @@ impl Node {
         }
     }
 
+    /// What has come to something, or is about to, tells by itself.
+    fn shorten<R>(&mut self, id: LeaseId, units: u64, actions: &mut Vec<Action<R>>) {
+        match self.work.get(&id) {
+            Some((lease, _)) if lease.units == units => self.shortened(id, units, true, actions),
+            Some((lease, Stage::Computing)) if units > 0 && units < lease.units => {
+                actions.push(Action::Shorten(id, units));
+            }
+            Some((_, Stage::Fetching | Stage::Ready | Stage::Computing)) => {
+                self.shortened(id, units, false, actions);
+            }
+            _ => {}
+        }
+    }
+
+    fn shortened<R>(
+        &mut self,
+        id: LeaseId,
+        units: u64,
+        is_shorter: bool,
+        actions: &mut Vec<Action<R>>,
+    ) {
+        let State::In(epoch) = self.state else { return };
+        let Some((lease, stage)) = self.work.get_mut(&id) else { return };
+        if !matches!(stage, Stage::Fetching | Stage::Ready | Stage::Computing) {
+            return;
+        }
+        if is_shorter {
+            lease.units = units;
+        }
+        actions.push(Action::Say(ToManager::Shortened { epoch, lease: id, units, is_shorter }));
+    }
+
     fn advance(&mut self, lease: LeaseId, from: Stage, to: Stage) {
         if let Some((_, stage)) = self.work.get_mut(&lease)
             && *stage == from
@@ -321,9 +363,10 @@ impl Node {
 
     fn computed<R>(&mut self, lease: LeaseId, result: R, actions: &mut Vec<Action<R>>) {
         match (self.work.get_mut(&lease), self.state) {
-            (Some((_, stage @ Stage::Computing)), State::In(epoch)) => {
+            (Some((Lease { units, .. }, stage @ Stage::Computing)), State::In(epoch)) => {
                 *stage = Stage::Returning;
-                actions.push(Action::Say(ToManager::Result { epoch, lease, result }));
+                let units = *units;
+                actions.push(Action::Say(ToManager::Result { epoch, lease, units, result }));
             }
             _ => {
                 self.freed(lease);

@@ -215,6 +215,10 @@ impl<R> Submanager<R> {
                     false => Inner::Node(node::Event::Stopped(lease)),
                 });
             }
+            // Its nodes are at all of it.
+            node::Action::Shorten(lease, units) => {
+                return Some(Inner::Node(node::Event::Shortened(lease, units, false)));
+            }
             node::Action::Drop(result) => actions.push(Action::Drop(result)),
             node::Action::Left(why) => {
                 if std::mem::take(&mut self.is_deserted) && why == Left::Dismissed {

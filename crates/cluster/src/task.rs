@@ -246,6 +246,12 @@ pub trait Session: Send + Sync {
     /// Leaves off.
     fn stop(&self, lease: LeaseId);
 
+    /// Computes only the first `units` of it, unless it is past them or cannot tell; whether it
+    /// does.
+    fn shorten(&self, _lease: LeaseId, _units: u64) -> bool {
+        false
+    }
+
     /// No more will be given.
     fn close(&self);
 

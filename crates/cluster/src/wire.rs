@@ -165,11 +165,14 @@ mod tests {
                 ToManager::Hello(Hello { build, tasks, ..Hello::default() })
             }),
             (epoch(), any::<u64>()).prop_map(|(epoch, in_all)| ToManager::Ask { epoch, in_all }),
-            (epoch(), lease(), bytes).prop_map(|(epoch, lease, result)| ToManager::Result {
-                epoch,
-                lease,
-                result
+            (epoch(), lease(), any::<u64>(), bytes).prop_map(|(epoch, lease, units, result)| {
+                ToManager::Result { epoch, lease, units, result }
             }),
+            (epoch(), lease(), any::<u64>(), any::<bool>()).prop_map(
+                |(epoch, lease, units, is_shorter)| {
+                    ToManager::Shortened { epoch, lease, units, is_shorter }
+                }
+            ),
             (epoch(), lease(), failure).prop_map(|(epoch, lease, failure)| ToManager::Failed {
                 epoch,
                 lease,
@@ -177,13 +180,16 @@ mod tests {
             }),
             epoch().prop_map(|epoch| ToManager::Leaving { epoch }),
         ];
-        let to_node = prop_oneof![
-            (epoch(), any::<Duration>())
-                .prop_map(|(epoch, heartbeat)| ToNode::Welcome { epoch, heartbeat }),
-            (".{0,9}", ".{0,9}")
-                .prop_map(|(ours, theirs)| ToNode::Refused(Refusal::Build { ours, theirs })),
-            (epoch(), work).prop_map(|(epoch, lease)| ToNode::Lease { epoch, lease }),
-        ];
+        let to_node =
+            prop_oneof![
+                (epoch(), any::<Duration>())
+                    .prop_map(|(epoch, heartbeat)| ToNode::Welcome { epoch, heartbeat }),
+                (".{0,9}", ".{0,9}")
+                    .prop_map(|(ours, theirs)| ToNode::Refused(Refusal::Build { ours, theirs })),
+                (epoch(), work).prop_map(|(epoch, lease)| ToNode::Lease { epoch, lease }),
+                (epoch(), lease(), any::<u64>())
+                    .prop_map(|(epoch, lease, units)| ToNode::Shorten { epoch, lease, units }),
+            ];
         let bytes = prop::collection::vec(any::<u8>(), 0..300).prop_map(ByteBuf::from);
         let bytes = prop_oneof![bytes.prop_map(Ok), ".{0,40}".prop_map(Err)];
         prop_oneof![

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stream::{Beside, Block, Cut, Effect, Kernel, KernelError, Saved, Unit, save_bytes};
+use stream::{Beside, Block, Cut, Effect, Kernel, KernelError, Saved, Unit};
 
 use crate::{Finish, Report};
 use kept::Kept;
@@ -205,16 +205,14 @@ impl Kernel for WordCount {
         let words = if part.is_in_table() { part.table.len() } else { usize::MAX };
         self.saved_words.store(words, Ordering::Relaxed);
         out.extend_from_slice(&part.words.to_le_bytes());
-        let mut text = Vec::with_capacity(WORD_BYTES_MAX);
-        part.table.for_each(|word, count| {
-            word.copy_to(&mut text);
-            self.save_word(part.words, &text, count, out)
-        })?;
+        part.table.for_each(|word, count| self.save_word(part.words, word, count, out))?;
         let failed = |error| self.spill_failed(&error);
+        let mut text = Vec::with_capacity(WORD_BYTES_MAX);
         for run in part.runs.iter().chain(part.kept.iter()) {
             let mut run = Merged::open(std::slice::from_ref(run), Order::Word).map_err(failed)?;
             while let Some(count) = run.next(&mut text).map_err(failed)? {
-                self.save_word(part.words, &text, count, out)?;
+                let word = Word::in_text(&text, 0, text.len());
+                self.save_word(part.words, &word, count, out)?;
             }
         }
         Ok(())
@@ -233,13 +231,14 @@ impl Kernel for WordCount {
         part.words += saved.u64()?;
         let (mut batch, mut counts) = (Batch::default(), [0; BATCH_WORDS]);
         while !saved.is_empty() {
-            let (count, text) = (saved.u64()?, saved.bytes()?);
-            if text.is_empty() || text.len() > WORD_BYTES_MAX {
-                let what = format!("a word of {} bytes was saved", text.len());
+            let (count, len_bytes) = (saved.u64()?, saved.bytes()?.len());
+            if len_bytes == 0 || len_bytes > WORD_BYTES_MAX {
+                let what = format!("a word of {len_bytes} bytes was saved");
                 return Err(KernelError::new(what, "let all nodes be of the same build"));
             }
             counts[batch.len] = count;
-            if !batch.push(Word::in_text(text, 0, text.len())) || saved.is_empty() {
+            let end = later.len() - saved.rest().len();
+            if !batch.push(Word::in_text(later, end - len_bytes, end)) || saved.is_empty() {
                 self.add(batch.take(), |at| counts[at], part)?;
             }
         }
@@ -357,7 +356,7 @@ impl WordCount {
     fn save_word(
         &self,
         words: u64,
-        word: &[u8],
+        word: &Word<'_>,
         count: u64,
         out: &mut Vec<u8>,
     ) -> Result<(), KernelError> {
@@ -370,8 +369,7 @@ impl WordCount {
             let cure = "let nodes compute less at a time by --unit, or give more --table-bytes";
             return Err(KernelError::new(what, cure));
         }
-        out.extend_from_slice(&count.to_le_bytes());
-        save_bytes(word, out);
+        word.save(count, out);
         Ok(())
     }
 

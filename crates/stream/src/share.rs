@@ -168,6 +168,22 @@ impl<'t, P> Shares<'t, P> {
         }
     }
 
+    /// Of that range only the first `units` are computed; whether that is so, for the next unit
+    /// that is taken is one of them.
+    pub fn shorten(&self, number: u64, units: u64) -> bool {
+        let mut state = lock(&self.state);
+        let mut shares = state.ranges.values_mut();
+        let Some(share) = shares.find(|share| share.number == number && share.wanted) else {
+            return false;
+        };
+        let end = share.units.start.saturating_add(units);
+        let shortens = share.next < end && end < share.units.end;
+        if shortens {
+            share.units.end = end;
+        }
+        shortens
+    }
+
     /// No more will be given: the run ends when those there are are over.
     pub fn close(&self) {
         let mut state = lock(&self.state);

@@ -433,10 +433,31 @@ impl<'scope, 'env> Compute<'scope, 'env> {
                     self.compute_waiting(now, out);
                 }
             },
+            Action::Shorten(lease, units) => {
+                let is_shorter = self.shorten(lease, units);
+                self.on(now, Event::Shortened(lease, units, is_shorter), out);
+            }
             Action::Drop(_) => {}
             Action::Left(why) => self.left = Some(why),
             Action::SetTimer(at) => self.timer = Some(at),
         }
+    }
+
+    /// Whether only so many units of it are computed now.
+    fn shorten(&mut self, id: LeaseId, units: u64) -> bool {
+        if let Some(lease) = self.waiting.iter_mut().find(|lease| lease.id == id) {
+            lease.units = units;
+            return true;
+        }
+        let Some(given) = self.given.get_mut(&id) else { return false };
+        let works = self.beside.iter().chain(&self.own_thread);
+        let works = works.into_iter().find(|works| works.id == given.to);
+        let is_shorter = works.is_some_and(|works| works.session.shorten(id, units));
+        if is_shorter {
+            given.lease.units = units;
+            self.fetch.shortened(&given.lease);
+        }
+        is_shorter
     }
 
     /// Those whose turn it is.

@@ -258,6 +258,13 @@ impl Fetch {
         }
     }
 
+    /// Fewer of its units are.
+    pub(super) fn shortened(&mut self, lease: &Lease) {
+        if let Some((_, _, since)) = self.computing.get(&lease.id).copied() {
+            self.computes(since, lease);
+        }
+    }
+
     /// It was.
     pub(super) fn computed(&mut self, now: Duration, lease: LeaseId) {
         let Some((job, bytes, since)) = self.computing.remove(&lease) else { return };

@@ -48,7 +48,10 @@ impl Group {
             }
             ToNode::Refused(why) => self.unfit(node, format!("node {}: {why}", node.0)),
             ToNode::Dismissed { .. } => self.leaves(node),
-            ToNode::Withdraw { .. } | ToNode::Fenced { .. } | ToNode::Alive { .. } => {}
+            ToNode::Withdraw { .. }
+            | ToNode::Shorten { .. }
+            | ToNode::Fenced { .. }
+            | ToNode::Alive { .. } => {}
         }
         out.push((node, Message::ToNode(message)));
     }

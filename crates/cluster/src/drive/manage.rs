@@ -153,8 +153,8 @@ impl<'env> Manage<'env> {
     }
 
     /// One that comes from a node.
-    fn returned(&mut self, node: NodeId, epoch: Epoch, lease: LeaseId, saved: ByteBuf) -> Held {
-        let counts = self.manager.counts(node, epoch, lease);
+    fn returned(&mut self, node: NodeId, of: (Epoch, LeaseId, u64), saved: ByteBuf) -> Held {
+        let counts = self.manager.counts(node, of);
         if let Some(Lease { job, first, units, .. }) = counts {
             let units = first..first + units;
             self.count(job, units.clone());
@@ -289,7 +289,7 @@ impl<'env> Manage<'env> {
             }
             _ => {}
         }
-        let message = message.map(|epoch, lease, saved| self.returned(node, epoch, lease, saved));
+        let message = message.map(|of, saved| self.returned(node, of, saved));
         self.on(now, Event::From(node, message), out);
         self.fail_if_deserted(now, out);
     }

@@ -92,7 +92,7 @@ pub(super) struct Pair {
 enum Work {
     Merge(Pair),
     /// The result of a lease of the manager above.
-    Save(Epoch, LeaseId, Held),
+    Save((Epoch, LeaseId, u64), Held),
 }
 
 impl Work {
@@ -106,9 +106,9 @@ impl Work {
                 });
                 Brought::Merged(id, merged, began.elapsed())
             }
-            Self::Save(epoch, lease, held) => {
+            Self::Save(of, held) => {
                 let saved = caught("a kernel", || held.save(jobs));
-                Brought::Saved(epoch, lease, saved)
+                Brought::Saved(of, saved)
             }
         }
     }
@@ -152,10 +152,10 @@ impl<'env> Merges<'env> {
     }
 
     /// Makes bytes of a lease's result.
-    pub(super) fn save(&self, epoch: Epoch, lease: LeaseId, held: Held) {
+    pub(super) fn save(&self, of: (Epoch, LeaseId, u64), held: Held) {
         match held.what {
-            What::Saved(saved) => self.bring.leave(Brought::Saved(epoch, lease, Ok(saved))),
-            What::Part(..) => self.work(Work::Save(epoch, lease, held)),
+            What::Saved(saved) => self.bring.leave(Brought::Saved(of, Ok(saved))),
+            What::Part(..) => self.work(Work::Save(of, held)),
         }
     }
 

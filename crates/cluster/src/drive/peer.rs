@@ -541,8 +541,8 @@ impl<'scope, 'env> Peer<'scope, 'env> {
             (Brought::Merged(merge, result, took), _, Some(submanage), _) => {
                 submanage.merged(now, merge, (result, took), out);
             }
-            (Brought::Saved(epoch, lease, saved), _, Some(submanage), _) => {
-                submanage.saved(now, (epoch, lease), saved, out);
+            (Brought::Saved(of, saved), _, Some(submanage), _) => {
+                submanage.saved(now, of, saved, out);
             }
             (Brought::Ended(session, lease, ended), .., Some(compute)) => {
                 compute.ended(now, (session, lease), ended, out);

@@ -239,7 +239,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
             }
             _ => {}
         }
-        let message = message.map(|_, _, saved| Held::new(saved, Units::default()));
+        let message = message.map(|_, saved| Held::new(saved, Units::default()));
         self.on(now, Event::Below(manager::Event::From(node, message)), out);
         self.leave_if_empty(now, out);
     }
@@ -282,7 +282,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
     pub(super) fn saved(
         &mut self,
         now: Duration,
-        (epoch, lease): (Epoch, LeaseId),
+        (epoch, lease, units): (Epoch, LeaseId, u64),
         saved: Result<ByteBuf, String>,
         out: &mut Vec<(NodeId, Message)>,
     ) {
@@ -291,7 +291,7 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
             Some(what) => Err(what),
         });
         let message = match saved {
-            Ok(result) => ToManager::Result { epoch, lease, result },
+            Ok(result) => ToManager::Result { epoch, lease, units, result },
             Err(what) => {
                 let what = format!("node {}: {what}", self.own.0);
                 ToManager::Failed {
@@ -421,11 +421,11 @@ impl<'scope, 'env> Submanage<'scope, 'env> {
 
     fn carry_out(&mut self, action: Action<Held>, out: &mut Vec<(NodeId, Message)>) {
         match action {
-            Action::Say(ToManager::Result { epoch, lease, result }) => {
-                self.merges.save(epoch, lease, result);
+            Action::Say(ToManager::Result { epoch, lease, units, result }) => {
+                self.merges.save((epoch, lease, units), result);
             }
             Action::Say(message) => {
-                let message = message.map(|_, _, _| ByteBuf::new());
+                let message = message.map(|_, _| ByteBuf::new());
                 out.push((self.above, Message::ToManager(message)));
             }
             Action::Tell(node, message) => {

@@ -126,6 +126,12 @@ impl<R> Job<R> {
         self.pool.spans() > 0 || !self.alone.is_empty()
     }
 
+    /// Of a node, by those whose pace is known.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        let rates = || self.paces.values().filter_map(Pace::rate);
+        (rates().count() > 0).then(|| rates().sum::<f64>() / rates().count() as f64)
+    }
+
     /// How long the next lease of `node` is to be, as a power of two.
     fn level(&self, node: NodeId, nodes: usize, room: Room, config: &Config) -> u8 {
         let of_all = config.lease_bytes_max.saturating_mul(room.nodes);
@@ -231,6 +237,46 @@ impl<R> Job<R> {
         }
         out.holders.push(second);
         out.shares += 1;
+    }
+
+    /// Units of the first half of a span, if it has two.
+    pub(crate) fn half_units(&self, span: Span) -> Option<u64> {
+        let (left, right) = self.tree.halves(span)?;
+        right.map(|_| self.tree.units(left))
+    }
+
+    /// Whether a span is out that has so many units, or its first half has.
+    pub(crate) fn has_out(&self, first: u64, units: u64) -> bool {
+        let Some(out) = self.out.get(&first) else { return false };
+        self.tree.units(out.span) == units || self.half_units(out.span) == Some(units)
+    }
+
+    /// If the first half of a span that is out has so many units, that is out with a `lease`
+    /// alone, and the other half free. Who else had the span.
+    pub(crate) fn shorten(
+        &mut self,
+        first: u64,
+        units: u64,
+        lease: LeaseId,
+    ) -> Option<Vec<Holder>> {
+        let span = self.out.get(&first)?.span;
+        let (left, right) = self.tree.halves(span)?;
+        let right = right.filter(|_| self.tree.units(left) == units)?;
+        self.out_units -= self.tree.units(right);
+        let out = self.out.get_mut(&first)?;
+        out.span = left;
+        let others = out.holders.extract_if(.., |holder| holder.lease != lease).collect();
+        out.shares = 0;
+        self.alone.insert((lease, first));
+        self.pool.recall(right, out.tries.clone());
+        Some(others)
+    }
+
+    /// A span that nobody began is free again.
+    pub(crate) fn recall(&mut self, span: Span) {
+        if let Some(Out { span, tries, .. }) = self.end(span.first) {
+            self.pool.recall(span, tries);
+        }
     }
 
     /// Ends the lease that brought the result of a span, and all others of it.

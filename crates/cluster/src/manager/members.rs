@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::job::{Holder, Job, Room};
 use super::pace::Pace;
 use super::{Action, Config, JobError, Loss, Manager};
+use crate::tree::Span;
 use crate::{Epoch, Hello, JobId, Lease, LeaseId, NodeId, Refusal, ToNode};
 
 /// A lease that is out.
@@ -14,7 +15,24 @@ pub(crate) struct Held {
     pub(crate) job: JobId,
     pub(crate) first: u64,
     pub(crate) given: Duration,
+    pub(crate) shortening: Shortening,
 }
+
+/// What its holder was told of the second half of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortening {
+    No,
+    /// To leave it, all but the first `units`; no answer came yet.
+    Asked {
+        units: u64,
+        at: Duration,
+    },
+    /// It is begun.
+    Refused,
+}
+
+/// So long an idle node waits for units that another may leave, before it gets all of them.
+const ANSWER_WITHIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) struct Member {
@@ -39,6 +57,12 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// Whether it computes a lease already, as far as is known: a node begins its oldest one, a
+    /// group all it has.
+    fn has_begun(&self, lease: LeaseId) -> bool {
+        self.nodes > 1 || self.leases.keys().next() == Some(&lease)
+    }
+
     /// It wants `in_all` leases; no more than it has buffers for.
     pub(crate) fn ask(&mut self, in_all: u64) {
         self.asked = self.asked.max(in_all.min(self.given + self.buffers));
@@ -285,15 +309,24 @@ impl<R> Manager<R> {
     /// What `node` gets, if anything: units that are free, of the first job
     /// that has some; when there are none, or a lease is overdue, what another
     /// node has, if it has nothing else to do.
-    pub(super) fn choose(&mut self, node: NodeId) -> Option<Lease> {
-        let Config { shares, overdue, deadline, .. } = self.config;
+    pub(super) fn choose(&mut self, node: NodeId, actions: &mut Vec<Action<R>>) -> Option<Lease> {
+        let Config { shares, overdue, .. } = self.config;
         let may_share = shares && self.members.get(&node)?.leases.is_empty();
         let now = self.now;
-        if may_share
-            && let Some(lease) = self.share(node, |given| now.saturating_sub(given) >= overdue)
-        {
+        let is_overdue = |given| now.saturating_sub(given) >= overdue;
+        if may_share && let Some(lease) = self.share(node, is_overdue, actions) {
             return Some(lease);
         }
+        match self.take(node) {
+            None if may_share => self.share(node, |_| true, actions),
+            taken => taken,
+        }
+    }
+
+    /// Units that are free, of the first job that has some for `node`.
+    fn take(&mut self, node: NodeId) -> Option<Lease> {
+        let Config { overdue, deadline, .. } = self.config;
+        let now = self.now;
         let member = self.members.get(&node)?;
         let workers = self.members.iter().filter(|(_, member)| member.works(now, deadline));
         let workers = workers.map(|(node, member)| (*node, member.is_prompt(now, overdue)));
@@ -309,20 +342,35 @@ impl<R> Manager<R> {
                 return self.give(node, Lease { id: holder.lease, job, first, units });
             }
         }
-        if may_share { self.share(node, |_| true) } else { None }
+        None
     }
 
-    /// The lease whose result is expected last, for a second node: there it gains most (LATE:
-    /// Zaharia et al., "Improving MapReduce performance in heterogeneous environments", 2008).
-    fn share(&mut self, node: NodeId, is_due: impl Fn(Duration) -> bool) -> Option<Lease> {
+    /// Of the lease whose result is expected last: there it gains most (LATE: Zaharia et al.,
+    /// "Improving MapReduce performance in heterogeneous environments", 2008). A part of it, if
+    /// its holder has not begun it, who loses it; else all, as a second one.
+    fn share(
+        &mut self,
+        node: NodeId,
+        is_due: impl Fn(Duration) -> bool,
+        actions: &mut Vec<Action<R>>,
+    ) -> Option<Lease> {
         let buffer_bytes = self.members.get(&node)?.buffer_bytes;
         let given = |of: Holder| Some(self.members.get(&of.node)?.leases.get(&of.lease)?.given);
         let of_jobs = self.jobs.iter().flat_map(|(id, job)| {
             let oldest = job.oldest(node, buffer_bytes, self.config.backlog_max);
             let due = oldest.take_while(|(holder, _)| given(*holder).is_some_and(&is_due));
-            due.map(|(holder, span)| (*id, span, self.seconds_left(job, holder)))
+            due.map(|(holder, span)| (*id, (holder, span), self.seconds_left(job, holder)))
         });
-        let (id, span, _) = of_jobs.min_by(|one, other| other.2.total_cmp(&one.2))?;
+        let (id, (holder, span), _) = of_jobs.min_by(|one, other| other.2.total_cmp(&one.2))?;
+        let member = self.members.get(&holder.node)?;
+        if !member.has_begun(holder.lease) {
+            self.jobs.get_mut(&id)?.recall(span);
+            self.withdraw(&holder, actions);
+            return self.take(node);
+        }
+        if self.is_shortened(id, (holder, span), actions) {
+            return None;
+        }
         let job = self.jobs.get_mut(&id)?;
         let second = Holder { node, lease: LeaseId(self.serial + 1) };
         job.share(span, second);
@@ -331,12 +379,75 @@ impl<R> Manager<R> {
         self.give(node, Lease { id: second.lease, job, first, units })
     }
 
-    /// In how long a lease comes back by the pace of its holder, who computes one after the
-    /// other; one that is late is expected to take as long again as it is late. Infinitely
-    /// long where no pace is known.
+    /// Whether a lease is to be shortened, or may be: there is more for others then, or word that
+    /// there is not, soon.
+    fn is_shortened(
+        &mut self,
+        id: JobId,
+        (holder, span): (Holder, Span),
+        actions: &mut Vec<Action<R>>,
+    ) -> bool {
+        let now = self.now;
+        let half = self.jobs.get(&id).and_then(|job| job.half_units(span));
+        let Some(member) = self.members.get_mut(&holder.node) else { return false };
+        let (epoch, is_group) = (member.epoch, member.nodes > 1);
+        let Some(held) = member.leases.get_mut(&holder.lease) else { return false };
+        match (held.shortening, half.filter(|_| !is_group)) {
+            (Shortening::No, Some(units)) => {
+                held.shortening = Shortening::Asked { units, at: now };
+                let lease = holder.lease;
+                actions.push(Action::Tell(holder.node, ToNode::Shorten { epoch, lease, units }));
+                self.wake_after(ANSWER_WITHIN, actions);
+                true
+            }
+            (Shortening::Asked { at, .. }, _) => now.saturating_sub(at) < ANSWER_WITHIN,
+            _ => false,
+        }
+    }
+
+    /// A member answers to that.
+    pub(super) fn shortened(
+        &mut self,
+        (node, lease): (NodeId, LeaseId),
+        (units, is_shorter): (u64, bool),
+        actions: &mut Vec<Action<R>>,
+    ) {
+        if is_shorter {
+            return self.shorten((node, lease), units, actions);
+        }
+        let held = self.members.get_mut(&node).and_then(|member| member.leases.get_mut(&lease));
+        if let Some(held) = held
+            && matches!(held.shortening, Shortening::Asked { units: asked, .. } if asked == units)
+        {
+            held.shortening = Shortening::Refused;
+        }
+    }
+
+    /// A lease has only so many units, if that is the first half: the others are free.
+    pub(super) fn shorten(
+        &mut self,
+        (node, lease): (NodeId, LeaseId),
+        units: u64,
+        actions: &mut Vec<Action<R>>,
+    ) {
+        let held = self.members.get_mut(&node).and_then(|member| member.leases.get_mut(&lease));
+        let Some(Held { job: id, first, shortening, .. }) = held else { return };
+        let (id, first) = (*id, *first);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(others) = job.shorten(first, units, lease) else { return };
+        *shortening = Shortening::No;
+        self.counters.shortened += 1;
+        // What they have is as long as it was.
+        others.iter().for_each(|other| self.withdraw(other, actions));
+    }
+
+    /// In how long a lease comes back by the pace of its holder, or that of all where it has none
+    /// yet, who computes one after the other; one that is late is expected to take as long again
+    /// as it is late. Infinitely long where no pace is known.
     fn seconds_left(&self, job: &Job<R>, holder: Holder) -> f64 {
         let member = self.members.get(&holder.node);
-        let rate = job.paces.get(&holder.node).and_then(Pace::rate);
+        let own = job.paces.get(&holder.node).and_then(Pace::rate);
+        let rate = own.or_else(|| job.rate());
         let (Some(member), Some(rate)) = (member, rate) else { return f64::INFINITY };
         let until = member.leases.range(..=holder.lease);
         let units: u64 = until.map(|(_, held)| job.units_out(held.first)).sum();
@@ -349,7 +460,12 @@ impl<R> Manager<R> {
     fn give(&mut self, node: NodeId, lease: Lease) -> Option<Lease> {
         self.serial = lease.id.0;
         self.counters.given += 1;
-        let held = Held { job: lease.job, first: lease.first, given: self.now };
+        let held = Held {
+            job: lease.job,
+            first: lease.first,
+            given: self.now,
+            shortening: Shortening::No,
+        };
         let member = self.members.get_mut(&node)?;
         member.leases.insert(lease.id, held);
         member.given += 1;

@@ -16,7 +16,7 @@ const MERGE_SHARE: f64 = 0.5;
 const LEASE_SHARE: f64 = 0.02;
 
 /// No lease is wished for that takes less than so often what it costs, if there is as much to do.
-const SHORTEST: f64 = 4.0;
+const SHORTEST: f64 = 8.0;
 
 /// At the end leases are so much shorter than what keeps giving cheap, for nodes to end together.
 const TAIL: f64 = 8.0;
@@ -46,10 +46,14 @@ struct Line {
     seconds: f64,
     squares: f64,
     products: f64,
+    /// Of the quickest one.
+    least_seconds: f64,
 }
 
 impl Line {
     fn add(&mut self, bytes: f64, seconds: f64) {
+        let is_first = self.leases == 0.0;
+        self.least_seconds = if is_first { seconds } else { seconds.min(self.least_seconds) };
         self.leases += 1.0;
         self.bytes += bytes;
         self.seconds += seconds;
@@ -66,7 +70,7 @@ impl Line {
             return 0.0;
         }
         let cost = (self.seconds * self.squares - self.bytes * self.products) / spread;
-        cost.clamp(0.0, self.seconds / self.leases)
+        cost.clamp(0.0, self.least_seconds)
     }
 }
 
@@ -162,8 +166,9 @@ impl Pace {
         // Half of what is out is done, as it comes: nodes are to end together, whatever each has.
         let of_out = (shares.out as f64 * weight / nodes - shares.has as f64) / 2.0;
         let share = (of_free + of_out).max(0.0);
-        // The manager's merge of its result takes a core as well.
-        let cost_seconds = self.line.cost_seconds() + shares.merge_seconds;
+        // The manager's merge of its result takes a core as well, and to make one takes no less.
+        let cost_seconds =
+            self.line.cost_seconds().max(shares.merge_seconds) + shares.merge_seconds;
         let cost = cost_seconds * rate * weight / nodes;
         let cheap = cost / LEASE_SHARE;
         let guided = (share / shares.factor).max(cheap.min(share / 2.0));
@@ -171,7 +176,7 @@ impl Pace {
             Probe::Level(level) => guided.min(cheap.max((1_u64 << level) as f64)),
             Probe::Settled => guided,
         };
-        let wished = wished.max((SHORTEST * cost).min(of_free));
+        let wished = wished.max((SHORTEST * cost).min(share.max(of_free)));
         let giving = shares.lease_cost.as_secs_f64() / MANAGER_SHARE * rate;
         let giving = giving.min((of_free / 2.0).max(giving / TAIL));
         let floor = giving.max(shares.merge_seconds / MERGE_SHARE * rate);

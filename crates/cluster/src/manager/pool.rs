@@ -29,7 +29,7 @@ impl Tries {
 #[derive(Debug)]
 pub(crate) struct Pool {
     tree: Tree,
-    /// Never given.
+    /// Never begun.
     fresh: BTreeMap<u64, u8>,
     /// Given in vain. They come first.
     again: BTreeMap<u64, (u8, Tries)>,
@@ -132,6 +132,16 @@ impl Pool {
         }
         self.units -= self.tree.units(span);
         true
+    }
+
+    /// Puts back what was taken, which nobody began.
+    pub(crate) fn recall(&mut self, span: Span, tries: Tries) {
+        self.units += self.tree.units(span);
+        if tries == Tries::default() {
+            self.fresh.insert(span.first, span.level);
+        } else {
+            self.again.insert(span.first, (span.level, tries));
+        }
     }
 
     /// Puts the halves of what was taken back.

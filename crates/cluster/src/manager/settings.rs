@@ -152,6 +152,8 @@ pub struct Counters {
     pub given_again: u64,
     /// Leases of units that another node has as well.
     pub given_twice: u64,
+    /// Leases whose second half was left to others.
+    pub shortened: u64,
     /// Leases taken back.
     pub withdrawn: u64,
     /// Results that counted.

@@ -17,13 +17,15 @@ struct Bench {
     now: Duration,
     /// When it wants a tick.
     due: Option<Duration>,
+    /// Nodes are past the first half of all they have, if they are asked for the second.
+    keeps: bool,
 }
 
 type Did = Vec<Action<String>>;
 
 impl Bench {
     fn new(config: Config) -> Self {
-        Self { manager: Manager::new(config), now: Duration::ZERO, due: None }
+        Self { manager: Manager::new(config), now: Duration::ZERO, due: None, keeps: true }
     }
 
     fn on(&mut self, event: Event<String>) -> Did {
@@ -36,6 +38,15 @@ impl Bench {
             }
             _ => true,
         });
+        let is_shorten = |action: &mut Action<_>| {
+            matches!(action, Action::Tell(_, ToNode::Shorten { .. })) && self.keeps
+        };
+        for asked in actions.extract_if(.., is_shorten).collect::<Vec<_>>() {
+            if let Action::Tell(node, ToNode::Shorten { epoch, lease, units }) = asked {
+                let kept = ToManager::Shortened { epoch, lease, units, is_shorter: false };
+                actions.extend(self.on(Event::From(node, kept)));
+            }
+        }
         actions
     }
 
@@ -59,7 +70,13 @@ impl Bench {
 
     fn returns(&mut self, node: u32, epoch: Epoch, lease: Lease) -> Did {
         let result = format!("{}+{}", lease.first, lease.units);
-        self.says(node, ToManager::Result { epoch, lease: lease.id, result })
+        self.says(node, ToManager::Result { epoch, lease: lease.id, units: lease.units, result })
+    }
+
+    /// It answers whether it leaves all but the first `units` of a lease.
+    fn leaves(&mut self, node: u32, epoch: Epoch, (lease, units): (Lease, u64), does: bool) -> Did {
+        let (lease, is_shorter) = (lease.id, does);
+        self.says(node, ToManager::Shortened { epoch, lease, units, is_shorter })
     }
 
     fn fails(&mut self, node: u32, epoch: Epoch, lease: Lease, unit: Option<u64>) -> Did {
@@ -241,35 +258,6 @@ fn the_first_of_two_results_wins_and_the_other_node_is_told() {
     assert_eq!(bench.on(Event::Merged(id, Ok("all".to_owned()))), [finished]);
     let twice = bench.on(Event::Merged(id, Ok("all".to_owned())));
     assert_eq!(twice, [Action::Drop("all".to_owned())]);
-}
-
-#[test]
-fn no_third_node_gets_what_two_have() {
-    let mut bench = bench();
-    let epochs = [0, 1, 2].map(|node| bench.joins(node));
-    bench.on(Event::Abort(JOB));
-    bench.on(Event::Submit(JobId(2), JobSpec { units: 1, ..UNITS }));
-    assert_eq!(bench.asks(0, epochs[0], 2).len(), 1);
-    assert_eq!(bench.asks(1, epochs[1], 2).len(), 1);
-    assert_eq!(bench.asks(2, epochs[2], 2).len(), 0);
-    // One of them goes, so the third is next.
-    assert_eq!(ranges(&leases(&bench.on(Event::Lost(NodeId(0))))), [(0, 1)]);
-}
-
-#[test]
-fn a_span_goes_to_three_nodes_and_then_in_halves() {
-    let mut bench = Bench::new(Config::default());
-    bench.on(Event::Submit(JOB, JobSpec { units: 4, ..UNITS }));
-    let slow = bench.joins(0);
-    assert_eq!(bench.asks(0, slow, 1).len(), 1);
-    for node in [1, 2] {
-        let epoch = bench.joins(node);
-        assert_eq!(ranges(&bench.asks(node, epoch, 1)), [(0, 4)]);
-        assert_eq!(leases(&bench.on(Event::Lost(NodeId(node)))), []);
-    }
-    let epoch = bench.joins(3);
-    assert_eq!(bench.asks(3, epoch, 2), []);
-    assert_eq!(ranges(&leases(&bench.on(Event::Lost(NodeId(0))))), [(0, 2), (2, 2)]);
 }
 
 #[test]
@@ -523,11 +511,11 @@ fn what_counts_is_told_before_and_a_new_manager_goes_on_with_it() {
     let mut old = bench();
     let epoch = old.joins(0);
     let out = old.asks(0, epoch, 1)[0];
-    assert_eq!(old.manager.counts(NodeId(0), epoch, out.id), Some(out));
-    assert_eq!(old.manager.counts(NodeId(1), epoch, out.id), None);
-    assert_eq!(old.manager.counts(NodeId(0), Epoch(99), out.id), None);
+    assert_eq!(old.manager.counts(NodeId(0), (epoch, out.id, out.units)), Some(out));
+    assert_eq!(old.manager.counts(NodeId(1), (epoch, out.id, out.units)), None);
+    assert_eq!(old.manager.counts(NodeId(0), (Epoch(99), out.id, out.units)), None);
     old.returns(0, epoch, out);
-    assert_eq!(old.manager.counts(NodeId(0), epoch, out.id), None, "it was returned");
+    assert_eq!(old.manager.counts(NodeId(0), (epoch, out.id, out.units)), None, "it was returned");
 
     let mut new = Bench::new(Config { serial: 1000, ..Config::default() });
     new.on(Event::Submit(JOB, UNITS));

@@ -55,7 +55,32 @@ fn ask(epoch: u64, in_all: u64) -> Action<u8> {
 }
 
 fn result(id: u64, result: u8) -> Action<u8> {
-    Action::Say(ToManager::Result { epoch: Epoch(1), lease: LeaseId(id), result })
+    Action::Say(ToManager::Result { epoch: Epoch(1), lease: LeaseId(id), units: 1, result })
+}
+
+#[test]
+fn what_it_computes_is_shorter_if_its_accelerators_say_so() {
+    let mut bench = Bench::joined(2);
+    let lease = Lease { units: 8, ..lease(1) };
+    bench.told(ToNode::Lease { epoch: Epoch(1), lease });
+    let shorten = |units| ToNode::Shorten { epoch: Epoch(1), lease: lease.id, units };
+    let answer = |units, is_shorter| {
+        Action::Say(ToManager::Shortened { epoch: Epoch(1), lease: lease.id, units, is_shorter })
+    };
+    assert_eq!(bench.told(shorten(4)), [answer(4, false)], "it is still received");
+    bench.on(Event::Fetched(lease.id));
+    assert_eq!(bench.told(shorten(4)), [Action::Shorten(lease.id, 4)]);
+    assert_eq!(bench.on(Event::Shortened(lease.id, 4, true)), [answer(4, true)]);
+    assert_eq!(bench.told(shorten(4)), [answer(4, true)], "the answer was lost");
+    assert_eq!(bench.told(shorten(2)), [Action::Shorten(lease.id, 2)]);
+    assert_eq!(bench.on(Event::Shortened(lease.id, 2, false)), [answer(2, false)]);
+    for longer in [0, 8] {
+        assert_eq!(bench.told(shorten(longer)), [answer(longer, false)]);
+    }
+    let (epoch, result) = (Epoch(1), 7);
+    let said = ToManager::Result { epoch, lease: lease.id, units: 4, result };
+    assert_eq!(bench.on(Event::Computed(lease.id, 7)), [Action::Say(said)]);
+    assert_eq!(bench.told(shorten(2)), [], "its result tells");
 }
 
 #[test]
@@ -245,6 +270,8 @@ mod hostile {
                 ToNode::Lease { epoch, lease: Lease { first, units, ..lease(id) } }
             }),
             3 => (epoch(), id()).prop_map(|(epoch, lease)| ToNode::Withdraw { epoch, lease }),
+            3 => (epoch(), id(), 0_u64..4)
+                .prop_map(|(epoch, lease, units)| ToNode::Shorten { epoch, lease, units }),
             1 => epoch().prop_map(|epoch| ToNode::Fenced { epoch }),
             1 => epoch().prop_map(|epoch| ToNode::Dismissed { epoch }),
             1 => epoch().prop_map(|epoch| ToNode::Alive { epoch }),
@@ -301,6 +328,12 @@ mod hostile {
                     match action {
                         Action::Fetch(lease) if lease.units > 1 => {
                             events.push_front(Event::Fetched(lease.id));
+                        }
+                        Action::Shorten(id, units) => {
+                            let lease = computing.iter_mut().find(|lease| lease.id == id).unwrap();
+                            prop_assert!(units < lease.units);
+                            lease.units = units;
+                            events.push_front(Event::Shortened(id, units, true));
                         }
                         Action::Compute(lease) => {
                             prop_assert!(!computing.iter().any(|other| other.meets(&lease)));

@@ -128,8 +128,9 @@ impl World {
         let epoch = Epoch((1 << 40) + self.random.below(10));
         let id = LeaseId(self.random.below(100));
         let lease = Lease { id, job: JobId(1), first: 0, units: 1 };
-        match self.random.below(4) {
+        match self.random.below(5) {
             0 => ToNode::Lease { epoch, lease },
+            4 => ToNode::Shorten { epoch, lease: id, units: self.random.below(3) },
             1 => ToNode::Withdraw { epoch, lease: id },
             2 => ToNode::Fenced { epoch },
             _ => ToNode::Dismissed { epoch },
@@ -147,8 +148,10 @@ impl World {
         let others = self.out.iter().find(|(_, of)| of.0 != node).map(|(lease, _)| *lease);
         let lease = others.filter(|_| self.random.one_in(2)).unwrap_or(never);
         let result = Found::foreign(&self.live);
-        let message = match self.random.below(4) {
-            0 => ToManager::Result { epoch, lease, result },
+        let units = self.random.below(9);
+        let message = match self.random.below(5) {
+            0 => ToManager::Result { epoch, lease, units, result },
+            4 => ToManager::Shortened { epoch, lease, units, is_shorter: units > 4 },
             1 => {
                 let failure = Failure { unit: Some(3), offset: None, what: String::new() };
                 ToManager::Failed { epoch, lease, failure }

@@ -29,6 +29,8 @@ pub struct Host {
     /// Leases with something under way that will end by itself.
     under_way: BTreeMap<LeaseId, Lease>,
     computing: Option<LeaseId>,
+    /// Since then.
+    began: u64,
     /// What it computes next does not end; then, whether it does now.
     pub will_hang: bool,
     pub hangs: bool,
@@ -53,6 +55,7 @@ impl Host {
             unstarted: 0,
             under_way: BTreeMap::new(),
             computing: None,
+            began: 0,
             will_hang: false,
             hangs: false,
             timer: 0,
@@ -249,10 +252,12 @@ impl World {
                 let host = &mut self.hosts[at];
                 host.under_way.insert(lease.id, lease);
                 assert_eq!(host.computing.replace(lease.id), None, "one at a time");
+                host.began = self.now;
                 let took = lease.units * host.ns_per_unit + self.settings.lease_ns;
                 self.after(took, driver(Driven::Computed(lease.id)));
             }
             Action::Stop(lease) => self.stop(at, lease),
+            Action::Shorten(lease, units) => self.shorten(at, lease, units),
             Action::Drop(_) => {}
             Action::Left(why) => self.left(at, &why),
             Action::SetTimer(due) => {
@@ -262,6 +267,20 @@ impl World {
                 self.at(due.as_nanos() as u64, What::Driver(at, process, timer));
             }
         }
+    }
+
+    /// It ends sooner, unless it is past that.
+    fn shorten(&mut self, at: usize, id: LeaseId, units: u64) {
+        let host = &mut self.hosts[at];
+        let ends = host.began + units * host.ns_per_unit + self.settings.lease_ns;
+        let computing = host.under_way.get_mut(&id).filter(|_| host.computing == Some(id));
+        let shortened = computing.filter(|_| self.now < ends && !host.hangs);
+        let is_shorter = shortened.map(|lease| lease.units = units).is_some();
+        if is_shorter {
+            let computed = Driven::Computed(id);
+            self.at(ends, What::Driver(at, self.hosts[at].process, computed));
+        }
+        self.node(at, Event::Shortened(id, units, is_shorter));
     }
 
     /// A node leaves for what is wrong with it alone.

@@ -64,8 +64,8 @@ struct Peer {
     timer: u64,
     /// When what it sends next can leave.
     free_at: u64,
-    /// Of a leaf.
-    under_way: BTreeMap<LeaseId, Lease>,
+    /// Of a leaf, since when.
+    under_way: BTreeMap<LeaseId, (Lease, u64)>,
 }
 
 /// What a peer comes to know of.
@@ -288,7 +288,7 @@ impl Tree {
             What::Tick(_) => {}
             What::Merged(id, found) => self.manager(at, manager::Event::Merged(id, found)),
             What::Computed(lease) => {
-                let Some(lease) = self.peers[at].under_way.remove(&lease) else { return };
+                let Some((lease, _)) = self.peers[at].under_way.remove(&lease) else { return };
                 let found = Found::of_lease(lease.job, lease.first, lease.units, &self.live);
                 self.node(at, node::Event::Computed(lease.id, found));
             }
@@ -329,7 +329,7 @@ impl Tree {
                 node::Action::Say(message) => self.say(at, message),
                 node::Action::Fetch(lease) => self.node(at, node::Event::Fetched(lease.id)),
                 node::Action::Compute(lease) => {
-                    self.peers[at].under_way.insert(lease.id, lease);
+                    self.peers[at].under_way.insert(lease.id, (lease, self.now));
                     let took = lease.units * self.settings.ns_per_unit;
                     self.of(took, at, What::Computed(lease.id));
                 }
@@ -337,11 +337,27 @@ impl Tree {
                     self.peers[at].under_way.remove(&lease);
                     self.of(1000, at, What::Stopped(lease));
                 }
+                node::Action::Shorten(lease, units) => self.shorten(at, lease, units),
                 node::Action::Drop(_) => {}
                 node::Action::Left(why) => self.left(at, &why),
                 node::Action::SetTimer(due) => self.set_timer(at, due),
             }
         }
+    }
+
+    /// It ends sooner, unless it is past that.
+    fn shorten(&mut self, at: usize, id: LeaseId, units: u64) {
+        let took = units * self.settings.ns_per_unit;
+        let under_way = self.peers[at].under_way.get_mut(&id);
+        let shortened = under_way.filter(|(_, began)| self.now < *began + took);
+        let ends = shortened.map(|(lease, began)| {
+            lease.units = units;
+            *began + took
+        });
+        if let Some(ends) = ends {
+            self.of(ends - self.now, at, What::Computed(id));
+        }
+        self.node(at, node::Event::Shortened(id, units, ends.is_some()));
     }
 
     fn left(&mut self, at: usize, why: &Left) {
@@ -361,8 +377,9 @@ impl Tree {
 
     fn root(&mut self, event: manager::Event<Found>) {
         let Role::Root(root) = &mut self.peers[ROOT].role else { return };
-        if let manager::Event::From(node, ToManager::Result { epoch, lease, result }) = &event
-            && let Some(Lease { first, units, .. }) = root.counts(*node, *epoch, *lease)
+        if let manager::Event::From(node, ToManager::Result { epoch, lease, units, result }) =
+            &event
+            && let Some(Lease { first, units, .. }) = root.counts(*node, (*epoch, *lease, *units))
         {
             assert_eq!(result.units, units);
             self.records.push((first, units, result.clone()));

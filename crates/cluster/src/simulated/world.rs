@@ -368,6 +368,13 @@ impl World {
             ToManager::Result { epoch, lease, .. } | ToManager::Failed { epoch, lease, .. } => {
                 self.out.retain(|id, of| (*id, of.0, of.1) != (*lease, node, *epoch));
             }
+            ToManager::Shortened { epoch, lease, units, is_shorter: true } => {
+                let out = self.out.get_mut(lease).filter(|of| (of.0, of.1) == (node, *epoch));
+                if let Some((_, _, lease)) = out {
+                    lease.units = lease.units.min(*units);
+                    self.befalls("leases that were shortened");
+                }
+            }
             ToManager::Unfit { epoch, .. } => {
                 self.out.retain(|_, of| (of.0, of.1) != (node, *epoch));
             }
@@ -451,7 +458,7 @@ impl World {
                 self.out.retain(|_, of| (of.0, of.1) != (node, *epoch));
             }
             ToNode::Welcome { .. } => self.out.retain(|_, of| of.0 != node),
-            ToNode::Refused(_) | ToNode::Alive { .. } => {}
+            ToNode::Refused(_) | ToNode::Shorten { .. } | ToNode::Alive { .. } => {}
         }
     }
 

@@ -67,7 +67,12 @@ impl Bench {
     }
 
     fn returns(&mut self, epoch: Epoch, lease: Lease) -> Did {
-        self.said(ToManager::Result { epoch, lease: lease.id, result: lease.first.to_string() })
+        self.said(ToManager::Result {
+            epoch,
+            lease: lease.id,
+            units: lease.units,
+            result: lease.first.to_string(),
+        })
     }
 }
 
@@ -87,8 +92,8 @@ fn a_lease_is_a_job_and_its_result_the_jobs() {
     let [Action::Merge { id, job: ABOVE, into, from }] = &did[..] else { panic!("{did:?}") };
     assert_eq!((into.as_str(), from.as_str()), ("8", "12"));
     let did = bench.on(Event::Below(manager::Event::Merged(*id, Ok("8 12".to_owned()))));
-    let (lease, result) = (LeaseId(5), "8 12".to_owned());
-    assert_eq!(did, [Action::Say(ToManager::Result { epoch: Epoch(3), lease, result })]);
+    let (epoch, lease, result) = (Epoch(3), LeaseId(5), "8 12".to_owned());
+    assert_eq!(did, [Action::Say(ToManager::Result { epoch, lease, units: 8, result })]);
 }
 
 #[test]
@@ -97,8 +102,8 @@ fn a_job_without_results_has_an_empty_one() {
     let leases = bench.leased(5, 8);
     bench.returns(epoch, leases[0]);
     let did = bench.returns(epoch, leases[1]);
-    let lease = LeaseId(5);
-    let said = Action::Say(ToManager::Result { epoch: Epoch(3), lease, result: String::new() });
+    let (epoch, lease, result) = (Epoch(3), LeaseId(5), String::new());
+    let said = Action::Say(ToManager::Result { epoch, lease, units: 8, result });
     assert_eq!(did.last(), Some(&said));
 }
 

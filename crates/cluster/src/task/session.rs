@@ -77,6 +77,10 @@ impl<K: Kernel> Session for KernelSession<'_, K> {
         self.shares.stop(lease.0);
     }
 
+    fn shorten(&self, lease: LeaseId, units: u64) -> bool {
+        self.shares.shorten(lease.0, units)
+    }
+
     fn close(&self) {
         self.shares.close();
     }

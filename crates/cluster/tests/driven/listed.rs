@@ -207,14 +207,15 @@ fn ask(epoch: Epoch, in_all: u64) -> Message {
     Message::ToManager(ToManager::Ask { epoch, in_all })
 }
 
-fn result(epoch: Epoch, lease: LeaseId, result: &[u8]) -> Message {
-    Message::ToManager(ToManager::Result { epoch, lease, result: result.to_vec().into() })
+fn result(epoch: Epoch, Lease { id: lease, units, .. }: Lease, result: &[u8]) -> Message {
+    let result = result.to_vec().into();
+    Message::ToManager(ToManager::Result { epoch, lease, units, result })
 }
 
 /// A manager alone with a node by hand that adds units up and tells that as `answers` says.
 fn with_hand(
     units: usize,
-    mut answers: impl FnMut(Epoch, LeaseId, &[u8]) -> Vec<Message> + Send,
+    mut answers: impl FnMut(Epoch, Lease, &[u8]) -> Vec<Message> + Send,
 ) -> (Report, u64) {
     let (mut ended, wanted) = sums(units, [Sum::whole()], |[task]| {
         let (_dir, path) = file(units * UNIT, 9);
@@ -226,7 +227,7 @@ fn with_hand(
                     let from = lease.first as usize * UNIT;
                     let data = &bytes[from..from + lease.units as usize * UNIT];
                     let sum: u64 = data.iter().map(|byte| u64::from(*byte)).sum();
-                    answers(epoch, lease.id, &sum.to_le_bytes())
+                    answers(epoch, lease, &sum.to_le_bytes())
                 });
             });
             vec![run(Box::new(manager), &[task], &config(manager::Config::default()))]
@@ -239,7 +240,7 @@ fn with_hand(
 fn what_comes_twice_or_was_never_given_counts_once_or_not() {
     watched("it", || {
         let (mut report, wanted) = with_hand(8, |epoch, lease, sum| {
-            let never = result(epoch, LeaseId(u64::MAX), sum);
+            let never = result(epoch, Lease { id: LeaseId(u64::MAX), ..lease }, sum);
             vec![
                 never,
                 result(Epoch(0), lease, sum),
@@ -417,7 +418,7 @@ struct Late {
     said: Vec<Message>,
     epoch: Option<Epoch>,
     beats: u32,
-    lease: Option<LeaseId>,
+    lease: Option<Lease>,
 }
 
 impl Endpoint for Late {
@@ -436,7 +437,7 @@ impl Endpoint for Late {
                     self.epoch = Some(epoch);
                     self.said.push(ask(epoch, 1));
                 }
-                Message::ToNode(ToNode::Lease { lease, .. }) => self.lease = Some(lease.id),
+                Message::ToNode(ToNode::Lease { lease, .. }) => self.lease = Some(lease),
                 _ => {}
             }
         }

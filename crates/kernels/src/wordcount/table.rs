@@ -73,12 +73,21 @@ impl<'a> Word<'a> {
         }
     }
 
-    /// Makes `text` its bytes.
-    pub(super) fn copy_to(&self, text: &mut Vec<u8>) {
-        text.clear();
-        let head = self.head.to_le_bytes();
-        text.extend_from_slice(&head[..HEAD_BYTES.min(self.len_bytes as usize)]);
-        text.extend_from_slice(self.tail);
+    pub(super) fn len(&self) -> usize {
+        self.len_bytes as usize
+    }
+
+    /// Appends `count`, and itself as [`stream::save_bytes`] does.
+    #[inline(always)]
+    pub(super) fn save(&self, count: u64, out: &mut Vec<u8>) {
+        // One length for all is copied by a few moves, then shortened.
+        let mut fields = [0; 16 + HEAD_BYTES];
+        fields[..8].copy_from_slice(&count.to_le_bytes());
+        fields[8..16].copy_from_slice(&u64::from(self.len_bytes).to_le_bytes());
+        fields[16..].copy_from_slice(&self.head.to_le_bytes());
+        out.extend_from_slice(&fields);
+        out.truncate(out.len() - HEAD_BYTES.saturating_sub(self.len()));
+        out.extend_from_slice(self.tail);
     }
 }
 

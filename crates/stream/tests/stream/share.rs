@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 
 use accel::Step;
@@ -22,12 +22,20 @@ const BLOCK_BYTES: u64 = 1000;
 /// What became of ranges, by their numbers.
 type Told = BTreeMap<usize, Result<Vec<Seen>, Unfound>>;
 
-/// What became of each range, until all are told of.
+/// What is done to ranges, by their numbers, right after they were given.
+#[derive(Clone, Debug, Default)]
+struct Orders {
+    stopped: BTreeSet<usize>,
+    /// To so many units.
+    shortened: BTreeMap<usize, u64>,
+}
+
+/// What became of each range, until all are told of. One that was shortened is shorter.
 fn share(
     setting: &Setting,
     kernel: &Probe,
-    ranges: &[Range<u64>],
-    stopped: &BTreeSet<usize>,
+    ranges: &mut [Range<u64>],
+    orders: &Orders,
     in_steps: bool,
 ) -> (Told, Option<Vec<u8>>) {
     let dir = setting.disk.folder().unwrap();
@@ -57,9 +65,15 @@ fn share(
             ran.unwrap();
             assert_eq!(progress.done_bytes(), 0, "who gave them counts");
         });
-        for (number, range) in ranges.iter().enumerate() {
+        for (number, range) in ranges.iter_mut().enumerate() {
             shares.give(number as u64, range.clone());
-            if stopped.contains(&number) {
+            if let Some(units) = orders.shortened.get(&number)
+                && shares.shorten(number as u64, *units)
+            {
+                assert!(range.start + units < range.end);
+                range.end = range.start + units;
+            }
+            if orders.stopped.contains(&number) {
                 shares.stop(number as u64);
             }
         }
@@ -101,13 +115,14 @@ proptest! {
 
     #[test]
     fn each_range_has_a_part_of_its_own(
-        (len_bytes, ranges) in (2..200_u64).prop_flat_map(|units| {
+        (len_bytes, mut ranges) in (2..200_u64).prop_flat_map(|units| {
             ((units - 1) * BLOCK_BYTES + 1..=units * BLOCK_BYTES, ranges(units))
         }),
         machine in (1..4_usize, 1..5_usize),
         order in prop::sample::select(&[MergeOrder::Any, MergeOrder::ByUnit]),
         scheme in prop::sample::select(&[Scheme::Direct, Scheme::Mapped]),
         stopped in prop::collection::btree_set(0..8_usize, 0..3),
+        shortened in prop::collection::btree_map(0..8_usize, 0..50_u64, 0..6),
         writes in any::<bool>(), in_steps in any::<bool>(),
     ) {
         let effect = if writes { Effect::Transform } else { Effect::Reduce };
@@ -115,7 +130,8 @@ proptest! {
         let setting = setting(len_bytes, machine, scheme);
         let kernel = Probe::new(effect, order, setting.seed, 0..len_bytes);
         let all = expected(setting.seed, 0..len_bytes, BLOCK_BYTES);
-        let (found, written) = share(&setting, &kernel, &ranges, &stopped, in_steps);
+        let orders = Orders { stopped, shortened };
+        let (found, written) = share(&setting, &kernel, &mut ranges, &orders, in_steps);
         prop_assert_eq!(found.len(), ranges.len());
         let mut places = Vec::new();
         for (number, found) in found {
@@ -128,7 +144,7 @@ proptest! {
                     prop_assert_eq!(&part[..], &all[range.clone()]);
                     places.push(range);
                 }
-                Err(Unfound::Stopped) => prop_assert!(stopped.contains(&number)),
+                Err(Unfound::Stopped) => prop_assert!(orders.stopped.contains(&number)),
                 Err(Unfound::Failed { error, .. }) => prop_assert!(false, "{error}"),
             }
         }
@@ -144,8 +160,9 @@ proptest! {
 
     #[test]
     fn a_unit_that_fails_takes_its_range_with_it_and_no_other(
-        ranges in ranges(50), machine in (1..4_usize, 1..5_usize), by_unit in any::<bool>(),
+        mut ranges in ranges(50), machine in (1..4_usize, 1..5_usize), by_unit in any::<bool>(),
         in_steps in any::<bool>(),
+        shortened in prop::collection::btree_map(0..8_usize, 1..20_u64, 0..4),
         refused in prop::collection::btree_set(0..50_u64, 1..4), at_merge in any::<bool>(),
     ) {
         let order = if by_unit { MergeOrder::ByUnit } else { MergeOrder::Any };
@@ -158,7 +175,10 @@ proptest! {
             false => Ok(()),
         });
         if at_merge { kernel.at_merge = deed } else { kernel.at_block = deed }
-        let (found, _) = share(&setting, &kernel, &ranges, &BTreeSet::new(), in_steps);
+        let (found, _) = {
+            let orders = Orders { shortened, ..Orders::default() };
+            share(&setting, &kernel, &mut ranges, &orders, in_steps)
+        };
         let all = expected(setting.seed, 0..50 * BLOCK_BYTES, BLOCK_BYTES);
         for (number, found) in found {
             let range = ranges[number].clone();
@@ -188,9 +208,50 @@ fn what_fails_once_is_computed_when_it_is_given_again() {
         let fails = offset == 7 * BLOCK_BYTES && failures.fetch_min(0, Ordering::Relaxed) > 0;
         if fails { Err(KernelError::new("once", "again")) } else { Ok(()) }
     });
-    let (found, _) = share(&setting, &kernel, &[5..10, 0..5, 10..20], &BTreeSet::new(), false);
+    let ranges = &mut [5..10, 0..5, 10..20];
+    let (found, _) = share(&setting, &kernel, ranges, &Orders::default(), false);
     let names: Vec<_> = found.values().map(Result::is_ok).collect();
     assert_eq!(names, [false, true, true]);
+}
+
+#[test]
+fn only_units_that_are_not_begun_are_left() {
+    let setting = setting(20 * BLOCK_BYTES, (1, 1), Scheme::Direct);
+    let (reached, waits) = (mpsc::channel(), mpsc::channel());
+    let mut kernel = Probe::new(Effect::Reduce, MergeOrder::Any, setting.seed, 0..20 * BLOCK_BYTES);
+    let (reaches, goes_on) = (reached.0, Mutex::new(waits.1));
+    kernel.at_block = Box::new(move |offset| {
+        if offset == 5 * BLOCK_BYTES {
+            reaches.send(()).unwrap();
+            goes_on.lock().unwrap().recv().unwrap();
+        }
+        Ok(())
+    });
+    let dir = setting.disk.folder().unwrap();
+    let path = dir.path().join("in");
+    std::fs::write(&path, content(setting.seed, 0..setting.sizes.1)).unwrap();
+    let input = Input::open(&path).unwrap();
+    let (tells, told) = mpsc::channel();
+    let shares = Shares::new(move |number, found: Result<Part<Vec<Seen>>, _>| {
+        tells.send((number, found.unwrap().part.len())).unwrap();
+    });
+    shares.give(3, 0..16);
+    shares.give(4, 16..20);
+    assert!(shares.shorten(4, 2), "nothing of it is begun");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (progress, options) = (Progress::default(), &setting.options);
+            run_shares(&kernel, &input, None, options, &progress, &shares).unwrap();
+        });
+        reached.1.recv().unwrap();
+        for (number, units) in [(3, 0), (3, 5), (3, 16), (3, u64::MAX), (5, 1)] {
+            assert!(!shares.shorten(number, units), "{number} to {units}");
+        }
+        assert!(shares.shorten(3, 8));
+        waits.0.send(()).unwrap();
+        shares.close();
+    });
+    assert_eq!(told.iter().take(2).collect::<Vec<_>>(), [(3, 8), (4, 2)]);
 }
 
 #[test]

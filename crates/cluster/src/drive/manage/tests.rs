@@ -63,8 +63,8 @@ fn what_waits_for_a_record_is_merged_though_another_job_fails() {
                 // That of the first one is; now the first merge is under way.
                 manage.recorded(NOW, Ok(NOW), out);
             }
-            let (lease, result) = (lease.id, result.clone());
-            manage.heard(NOW, NODE, ToManager::Result { epoch, lease, result }, out);
+            let (lease, units, result) = (lease.id, lease.units, result.clone());
+            manage.heard(NOW, NODE, ToManager::Result { epoch, lease, units, result }, out);
         }
         assert_eq!(manage.held_back.len(), 1);
         loop {
@@ -107,9 +107,9 @@ fn after_results(test: impl FnOnce(&mut Manage<'_>, &mut Vec<(NodeId, Message)>)
             for node in [1, 2].map(NodeId) {
                 let epoch = joins(&mut manage, node, out);
                 manage.heard(NOW, node, ToManager::Ask { epoch, in_all: 1 }, out);
-                let lease = leases(out)[0].id;
+                let Lease { id: lease, units, .. } = leases(out)[0];
                 let result = result.clone();
-                manage.heard(NOW, node, ToManager::Result { epoch, lease, result }, out);
+                manage.heard(NOW, node, ToManager::Result { epoch, lease, units, result }, out);
             }
             while manage.merges.running() > 0 {
                 let Ok(Brought::Merged(merge, result, took)) = brought.recv() else {

@@ -17,8 +17,13 @@ fn message() -> impl Strategy<Value = ToManager<u8>> {
     prop_oneof![
         2 => hello,
         4 => (epoch(), small()).prop_map(|(epoch, in_all)| ToManager::Ask { epoch, in_all }),
-        6 => (epoch(), lease())
-            .prop_map(|(epoch, lease)| ToManager::Result { epoch, lease, result: 0 }),
+        6 => (epoch(), lease(), small())
+            .prop_map(|(epoch, lease, units)| ToManager::Result { epoch, lease, units, result: 0 }),
+        2 => (epoch(), lease(), small(), any::<bool>()).prop_map(
+            |(epoch, lease, units, is_shorter)| {
+                ToManager::Shortened { epoch, lease, units, is_shorter }
+            }
+        ),
         2 => (epoch(), lease(), failure)
             .prop_map(|(epoch, lease, failure)| ToManager::Failed { epoch, lease, failure }),
         1 => epoch().prop_map(|epoch| ToManager::Alive { epoch }),

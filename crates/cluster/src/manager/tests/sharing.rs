@@ -73,3 +73,122 @@ fn of_those_of_which_nothing_is_known_the_oldest_is_given() {
     assert_eq!(ranges(&bench.asks(0, epochs[0], 1)), [(4, 4)]);
     assert_eq!(third(&mut bench), [(0, 4)]);
 }
+
+/// One node that has a lease of all four units, and an idle one, which the first is asked for.
+fn asked() -> (Bench, [Epoch; 2], Lease) {
+    let mut bench = Bench::new(Config::default());
+    bench.keeps = false;
+    bench.on(Event::Submit(JOB, JobSpec { units: 4, ..UNITS }));
+    let epochs = [0, 1].map(|node| bench.joins(node));
+    let lease = bench.asks(0, epochs[0], 1)[0];
+    let did = bench.says(1, ToManager::Ask { epoch: epochs[1], in_all: 1 });
+    let shorten = ToNode::Shorten { epoch: epochs[0], lease: lease.id, units: 2 };
+    assert_eq!(did, [Action::Tell(NodeId(0), shorten)]);
+    (bench, epochs, lease)
+}
+
+/// The results that are merged next.
+fn merged(did: &[Action<String>]) -> [&str; 2] {
+    match did {
+        [.., Action::Merge { into, from, .. }] => [into, from],
+        _ => panic!("{did:?}"),
+    }
+}
+
+#[test]
+fn an_idle_node_gets_the_half_that_another_has_not_begun() {
+    let (mut bench, [slow, idle], lease) = asked();
+    assert_eq!(bench.asks(1, idle, 2), [], "no answer came yet");
+    let given = leases(&bench.leaves(0, slow, (lease, 2), true));
+    assert_eq!(ranges(&given), [(2, 2)]);
+    // Said twice it means nothing more.
+    assert_eq!(bench.leaves(0, slow, (lease, 2), true), []);
+    assert_eq!(bench.returns(1, idle, given[0]).len(), 1);
+    let did = bench.returns(0, slow, Lease { units: 2, ..lease });
+    assert_eq!(merged(&did), ["0+2", "2+2"]);
+    let counters = bench.manager.counters();
+    assert_eq!((counters.shortened, counters.given_twice, counters.results), (1, 0, 2));
+}
+
+#[test]
+fn what_is_begun_to_its_end_goes_to_the_idle_node_too() {
+    let (mut bench, [slow, idle], lease) = asked();
+    let again = leases(&bench.leaves(0, slow, (lease, 2), false));
+    assert_eq!(ranges(&again), [(0, 4)]);
+    let did = bench.returns(1, idle, again[0]);
+    let withdraw = ToNode::Withdraw { epoch: slow, lease: lease.id };
+    assert_eq!(did[0], Action::Tell(NodeId(0), withdraw));
+}
+
+#[test]
+fn who_does_not_answer_is_not_waited_for_for_long() {
+    let (mut bench, [slow, idle], lease) = asked();
+    let again = leases(&bench.passes(Duration::from_millis(5)));
+    assert_eq!(ranges(&again), [(0, 4)]);
+    // Then it leaves the half: what the other one has is that half.
+    let did = bench.leaves(0, slow, (lease, 2), true);
+    let withdraw = ToNode::Withdraw { epoch: idle, lease: again[0].id };
+    assert_eq!(did, [Action::Tell(NodeId(1), withdraw)]);
+    assert_eq!(ranges(&bench.asks(1, idle, 2)), [(2, 2)]);
+    assert_eq!(bench.returns(1, idle, again[0]), [Action::Drop("0+4".to_owned())]);
+}
+
+#[test]
+fn a_result_tells_of_how_many_units_it_is() {
+    // Its answer did not come.
+    let (mut bench, [slow, _], lease) = asked();
+    let did = bench.returns(0, slow, Lease { units: 2, ..lease });
+    assert_eq!(ranges(&leases(&did)), [(2, 2)]);
+    assert_eq!(bench.manager.counters().results, 1);
+    // It had all before it was asked.
+    let (mut bench, [slow, _], lease) = asked();
+    let did = bench.returns(0, slow, lease);
+    assert_eq!(did, [Action::Finished { job: JOB, result: Some("0+4".to_owned()) }]);
+    // It was never asked for that.
+    let (mut bench, [slow, _], lease) = asked();
+    let did = bench.returns(0, slow, Lease { units: 3, ..lease });
+    assert!(did.contains(&Action::Drop("0+3".to_owned())), "{did:?}");
+    assert_eq!(ranges(&leases(&did)), [(0, 2)], "as if it was lost");
+    assert_eq!(bench.manager.counters().results_dropped, 1);
+}
+
+#[test]
+fn what_its_holder_has_not_begun_is_taken_from_it() {
+    let (mut bench, [_, slow], [_, of_slow]) = paced();
+    let idle = bench.joins(2);
+    let did = bench.says(2, ToManager::Ask { epoch: idle, in_all: 1 });
+    let withdraw = ToNode::Withdraw { epoch: slow, lease: of_slow[1].id };
+    assert_eq!(did[0], Action::Tell(NodeId(1), withdraw));
+    assert_eq!(ranges(&leases(&did)), [(7, 1)]);
+    assert_eq!(bench.returns(1, slow, of_slow[1]), [Action::Drop("7+1".to_owned())]);
+    assert_eq!(bench.manager.counters().given_twice, 0);
+}
+
+#[test]
+fn no_third_node_gets_what_two_have() {
+    let mut bench = bench();
+    let epochs = [0, 1, 2].map(|node| bench.joins(node));
+    bench.on(Event::Abort(JOB));
+    bench.on(Event::Submit(JobId(2), JobSpec { units: 1, ..UNITS }));
+    assert_eq!(bench.asks(0, epochs[0], 2).len(), 1);
+    assert_eq!(bench.asks(1, epochs[1], 2).len(), 1);
+    assert_eq!(bench.asks(2, epochs[2], 2).len(), 0);
+    // One of them goes, so the third is next.
+    assert_eq!(ranges(&leases(&bench.on(Event::Lost(NodeId(0))))), [(0, 1)]);
+}
+
+#[test]
+fn a_span_goes_to_three_nodes_and_then_in_halves() {
+    let mut bench = Bench::new(Config::default());
+    bench.on(Event::Submit(JOB, JobSpec { units: 4, ..UNITS }));
+    let slow = bench.joins(0);
+    assert_eq!(bench.asks(0, slow, 1).len(), 1);
+    for node in [1, 2] {
+        let epoch = bench.joins(node);
+        assert_eq!(ranges(&bench.asks(node, epoch, 1)), [(0, 4)]);
+        assert_eq!(leases(&bench.on(Event::Lost(NodeId(node)))), []);
+    }
+    let epoch = bench.joins(3);
+    assert_eq!(bench.asks(3, epoch, 2), []);
+    assert_eq!(ranges(&leases(&bench.on(Event::Lost(NodeId(0))))), [(0, 2), (2, 2)]);
+}
