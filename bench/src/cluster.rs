@@ -104,7 +104,8 @@ pub enum PartArg {
     /// basic (Figures 5.2 to 5.4), and how much processes take. For root, in control groups;
     /// by mpirun too, if it is Open MPI's
     Limit,
-    /// A worker of four killed at a random moment, by mpirun of Open MPI 5
+    /// A worker of one process more than there are cores killed at a random moment, by mpirun
+    /// of Open MPI 5
     Kills,
 }
 

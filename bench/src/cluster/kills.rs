@@ -18,9 +18,6 @@ use crate::machine::Machine;
 use crate::measure::Spread;
 use crate::table::{Cell, Table};
 
-/// Processes of a run, the manager's among them, whose node computes too.
-const PROCESSES: u32 = 4;
-
 /// What a run may take, in ideal times.
 const FAIR: f64 = 1.2;
 
@@ -38,6 +35,12 @@ pub(super) struct Kills<'k> {
     pub(super) runs: usize,
     pub(super) bytes: u64,
     pub(super) seed: Option<u64>,
+}
+
+/// Processes of a run, the manager's among them, whose node computes too: once one is lost, each
+/// has a core, as on a cluster. More of them would be as fast as the system spreads them.
+fn processes(machine: &Machine) -> u32 {
+    (machine.cpus as u32 + 1).max(3)
 }
 
 /// A run of which a process was lost while there was something to do.
@@ -95,7 +98,8 @@ impl Kills<'_> {
         alone.arg("run").arg("wordcount").arg(&path);
         let alone = Running::start(alone)?.end(|| ())?;
         alone.check()?;
-        let runs = Runs { mpirun, path: &path, bytes: self.bytes, answer: alone.output };
+        let (processes, answer) = (processes(machine), alone.output);
+        let runs = Runs { mpirun, path: &path, bytes: self.bytes, processes, answer };
         let seed = self.seed.unwrap_or_else(|| RandomState::new().hash_one(0));
         Ok(vec![runs.table(self.runs, seed, machine)?])
     }
@@ -105,6 +109,7 @@ struct Runs<'k> {
     mpirun: Mpirun,
     path: &'k Path,
     bytes: u64,
+    processes: u32,
     /// Of one machine.
     answer: Vec<u8>,
 }
@@ -129,12 +134,14 @@ impl Runs<'_> {
 
     /// Kills `worker` so long after all have begun.
     fn killed(&self, worker: u32, after: Duration) -> anyhow::Result<(Ran, bool)> {
-        let running = self.start(PROCESSES)?;
+        let running = self.start(self.processes)?;
         let mpirun = running.child.id();
         // Not a zombie, which this process has not waited for.
         while Path::new(&format!("/proc/{mpirun}/cwd")).exists() {
             let workers = workers(mpirun);
-            if workers.len() == PROCESSES as usize - 1 && workers.iter().all(|at| computes(at.1)) {
+            if workers.len() == self.processes as usize - 1
+                && workers.iter().all(|at| computes(at.1))
+            {
                 break;
             }
             thread::sleep(Duration::from_millis(1));
@@ -167,14 +174,14 @@ impl Runs<'_> {
     }
 
     fn table(&self, runs: usize, seed: u64, machine: &Machine) -> anyhow::Result<Table> {
-        let mut draw = Draw { seed, drawn: 0 };
-        let most = Duration::from_secs_f64(self.undisturbed(PROCESSES)?);
-        let mut before = self.undisturbed(PROCESSES - 1)?;
+        let (mut draw, processes) = (Draw { seed, drawn: 0 }, self.processes);
+        let most = Duration::from_secs_f64(self.undisturbed(processes)?);
+        let mut before = self.undisturbed(processes - 1)?;
         let mut undisturbed = vec![before];
         let (mut right, mut late, mut over) = (0_usize, 0_usize, 0_usize);
         let mut losses = Vec::new();
         for run in 0..runs {
-            let worker = 1 + (draw.next() * f64::from(PROCESSES - 1)) as u32;
+            let worker = 1 + (draw.next() * f64::from(processes - 1)) as u32;
             let after = most.mul_f64(draw.next());
             let (ran, was_killed) = self.killed(worker, after)?;
             right += usize::from(ran.output == self.answer);
@@ -182,7 +189,7 @@ impl Runs<'_> {
                 eprintln!("run {run} of seed {seed}: another answer; it said: {}", ran.said.trim());
                 continue;
             }
-            let next = self.undisturbed(PROCESSES - 1)?;
+            let next = self.undisturbed(processes - 1)?;
             undisturbed.push(next);
             let whole = f64::midpoint(before, next);
             before = next;
@@ -201,7 +208,7 @@ impl Runs<'_> {
         }
         let bytes = show_bytes(self.bytes);
         let title = format!(
-            "cluster: wordcount of {bytes} by {PROCESSES} processes, a worker killed at a random moment"
+            "cluster: wordcount of {bytes} by {processes} processes, a worker killed at a random moment"
         );
         let columns = [
             ("left when it was told", ""),
@@ -245,7 +252,7 @@ impl Runs<'_> {
              less in hand: if half of what the others were at was done; nobody was killed: \
              each undisturbed run by those before and after it, which is how far runs differ \
              that nothing happened to",
-            PROCESSES - 1
+            processes - 1
         ));
         Ok(table)
     }

@@ -526,8 +526,8 @@ fn tell_refused(refused: &[String]) {
 
 /// The line after a run, about its nodes.
 fn went(counters: &Counters) -> String {
-    let Counters { joined, refused, lost, given, given_again, given_twice, failures, .. } =
-        counters;
+    let Counters { joined, refused, lost, given, given_again, given_twice, .. } = counters;
+    let Counters { shortened, failures, .. } = counters;
     let last = counters.last_loss.map(|Loss { after, bytes_left, bytes_out, .. }| {
         let (left, out) = (Size(bytes_left), Size(bytes_out));
         format!(
@@ -537,7 +537,7 @@ fn went(counters: &Counters) -> String {
     });
     format!(
         "nodes joined {joined}, unfit {refused}, lost {lost}{}; work given {given} times, again after a loss or failure \
-         {given_again}, to a second node {given_twice}; failures {failures}",
+         {given_again}, to a second node {given_twice}, cut for one that was idle {shortened}; failures {failures}",
         last.unwrap_or_default()
     )
 }

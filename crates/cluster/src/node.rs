@@ -328,10 +328,12 @@ impl Node {
             Some((lease, Stage::Computing)) if units > 0 && units < lease.units => {
                 actions.push(Action::Shorten(id, units));
             }
-            Some((_, Stage::Fetching | Stage::Ready | Stage::Computing)) => {
-                self.shortened(id, units, false, actions);
+            // It is not begun.
+            Some((lease, Stage::Fetching | Stage::Ready)) if units > 0 && units < lease.units => {
+                self.shortened(id, units, true, actions);
             }
-            _ => {}
+            Some(_) => self.shortened(id, units, false, actions),
+            None => {}
         }
     }
 

@@ -19,7 +19,8 @@ pub struct JobSpec {
     pub unit_bytes: u64,
     /// How results become one.
     pub merging: Merging,
-    /// Units of each lease of one node, rounded down to a power of two. Measured if `None`.
+    /// Units of a lease of one node, rounded down to a power of two; fewer where idle nodes get
+    /// of them. Measured if `None`.
     pub lease_units: Option<u64>,
 }
 
@@ -260,8 +261,9 @@ impl<R> Job<R> {
         lease: LeaseId,
     ) -> Option<Vec<Holder>> {
         let span = self.out.get(&first)?.span;
+        self.half_units(span).filter(|half| *half == units)?;
         let (left, right) = self.tree.halves(span)?;
-        let right = right.filter(|_| self.tree.units(left) == units)?;
+        let right = right?;
         self.out_units -= self.tree.units(right);
         let out = self.out.get_mut(&first)?;
         out.span = left;

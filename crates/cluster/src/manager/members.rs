@@ -27,7 +27,7 @@ pub(crate) enum Shortening {
         units: u64,
         at: Duration,
     },
-    /// It is begun.
+    /// It has not.
     Refused,
 }
 
@@ -52,13 +52,15 @@ pub(crate) struct Member {
     /// When it was given something last.
     gave: Duration,
     pub(crate) leases: BTreeMap<LeaseId, Held>,
+    /// The one of another that was to be shortened for it last.
+    awaits: Option<Holder>,
     pub(crate) leaving: bool,
     pub(crate) queued: bool,
 }
 
 impl Member {
-    /// Whether it computes a lease already, as far as is known: a node begins its oldest one, a
-    /// group all it has.
+    /// Whether it computes a lease already, as far as is known: a node its oldest one, and hardly
+    /// any of the next; a group all it has.
     fn has_begun(&self, lease: LeaseId) -> bool {
         self.nodes > 1 || self.leases.keys().next() == Some(&lease)
     }
@@ -208,6 +210,7 @@ impl<R> Manager<R> {
             given: 0,
             gave: self.now,
             leases: BTreeMap::new(),
+            awaits: None,
             leaving: self.leaves.contains(&node),
             queued: false,
         };
@@ -355,10 +358,16 @@ impl<R> Manager<R> {
         actions: &mut Vec<Action<R>>,
     ) -> Option<Lease> {
         let buffer_bytes = self.members.get(&node)?.buffer_bytes;
+        // It is about to get a half.
+        if self.members.get(&node)?.awaits.is_some_and(|of| self.is_asked(of)) {
+            return None;
+        }
         let given = |of: Holder| Some(self.members.get(&of.node)?.leases.get(&of.lease)?.given);
         let of_jobs = self.jobs.iter().flat_map(|(id, job)| {
             let oldest = job.oldest(node, buffer_bytes, self.config.backlog_max);
             let due = oldest.take_while(|(holder, _)| given(*holder).is_some_and(&is_due));
+            // Of what others wait for nothing is left to it.
+            let due = due.filter(|(holder, _)| !self.is_asked(*holder));
             due.map(|(holder, span)| (*id, (holder, span), self.seconds_left(job, holder)))
         });
         let (id, (holder, span), _) = of_jobs.min_by(|one, other| other.2.total_cmp(&one.2))?;
@@ -368,7 +377,8 @@ impl<R> Manager<R> {
             self.withdraw(&holder, actions);
             return self.take(node);
         }
-        if self.is_shortened(id, (holder, span), actions) {
+        if self.asks_for_half(id, (holder, span), actions) {
+            self.members.get_mut(&node)?.awaits = Some(holder);
             return None;
         }
         let job = self.jobs.get_mut(&id)?;
@@ -379,30 +389,34 @@ impl<R> Manager<R> {
         self.give(node, Lease { id: second.lease, job, first, units })
     }
 
-    /// Whether a lease is to be shortened, or may be: there is more for others then, or word that
-    /// there is not, soon.
-    fn is_shortened(
+    /// Whether the answer of a holder that was asked for a half may still come.
+    fn is_asked(&self, of: Holder) -> bool {
+        let held = self.members.get(&of.node).and_then(|member| member.leases.get(&of.lease));
+        held.is_some_and(|held| match held.shortening {
+            Shortening::Asked { at, .. } => self.now.saturating_sub(at) < ANSWER_WITHIN,
+            _ => false,
+        })
+    }
+
+    /// Asks the holder of a lease for the second half, unless it has none, or was asked before.
+    fn asks_for_half(
         &mut self,
         id: JobId,
         (holder, span): (Holder, Span),
         actions: &mut Vec<Action<R>>,
     ) -> bool {
-        let now = self.now;
         let half = self.jobs.get(&id).and_then(|job| job.half_units(span));
         let Some(member) = self.members.get_mut(&holder.node) else { return false };
         let (epoch, is_group) = (member.epoch, member.nodes > 1);
         let Some(held) = member.leases.get_mut(&holder.lease) else { return false };
-        match (held.shortening, half.filter(|_| !is_group)) {
-            (Shortening::No, Some(units)) => {
-                held.shortening = Shortening::Asked { units, at: now };
-                let lease = holder.lease;
-                actions.push(Action::Tell(holder.node, ToNode::Shorten { epoch, lease, units }));
-                self.wake_after(ANSWER_WITHIN, actions);
-                true
-            }
-            (Shortening::Asked { at, .. }, _) => now.saturating_sub(at) < ANSWER_WITHIN,
-            _ => false,
-        }
+        let Some(units) = half.filter(|_| !is_group && held.shortening == Shortening::No) else {
+            return false;
+        };
+        held.shortening = Shortening::Asked { units, at: self.now };
+        let lease = holder.lease;
+        actions.push(Action::Tell(holder.node, ToNode::Shorten { epoch, lease, units }));
+        self.wake_after(ANSWER_WITHIN, actions);
+        true
     }
 
     /// A member answers to that.
@@ -523,6 +537,14 @@ impl<R> Manager<R> {
             } else {
                 self.wake_at(due, actions);
             }
+        }
+        let leases = self.members.values().flat_map(|member| member.leases.values());
+        let answers = leases.filter_map(|held| match held.shortening {
+            Shortening::Asked { at, .. } => Some(at.saturating_add(ANSWER_WITHIN)),
+            _ => None,
+        });
+        if let Some(next) = answers.filter(|by| *by > now).min() {
+            self.wake_at(next, actions);
         }
         let mut jobs = Vec::new();
         for (id, job) in &mut self.jobs {

@@ -46,14 +46,19 @@ struct Line {
     seconds: f64,
     squares: f64,
     products: f64,
-    /// Of the quickest one.
+    /// Of the last one, and the least mean of two in a row: one may come right after another.
+    last_seconds: f64,
     least_seconds: f64,
 }
 
 impl Line {
     fn add(&mut self, bytes: f64, seconds: f64) {
-        let is_first = self.leases == 0.0;
-        self.least_seconds = if is_first { seconds } else { seconds.min(self.least_seconds) };
+        let mean = f64::midpoint(self.last_seconds, seconds);
+        self.least_seconds = match self.leases {
+            0.0 => f64::INFINITY,
+            _ => mean.min(self.least_seconds),
+        };
+        self.last_seconds = seconds;
         self.leases += 1.0;
         self.bytes += bytes;
         self.seconds += seconds;
@@ -267,8 +272,8 @@ mod tests {
         assert_eq!(pace.level(&Shares { free: 1 << 16, ..shares }), nearest(5000.0));
         // Half of what there is for each node.
         assert_eq!(pace.level(&Shares { free: 20_000, ..shares }), 11);
-        // 400 units take four times what a lease costs.
-        assert_eq!(pace.level(&Shares { free: 2000, ..shares }), nearest(400.0));
+        // 800 units take eight times what a lease costs.
+        assert_eq!(pace.level(&Shares { free: 4000, ..shares }), nearest(800.0));
         assert_eq!(pace.level(&Shares { free: 20, ..shares }), 2);
     }
 

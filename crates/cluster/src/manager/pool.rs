@@ -73,7 +73,8 @@ impl Pool {
             });
             return Some((span, Some(tries)));
         }
-        // Of siblings cut off earlier there is one per level, beside what is done already, so few are looked at.
+        // Of siblings cut off earlier there is one per level, beside what is done already and what
+        // was left to others, so few are looked at.
         let fits = self.fresh.iter().find(|(_, of)| **of >= level);
         let largest = || self.fresh.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
         let (&first, &level_of) = fits.or_else(largest)?;
@@ -195,6 +196,7 @@ mod tests {
         Take(u8),
         Done(u64),
         PutBack(usize),
+        Recall(usize),
         Failed(usize, u64),
     }
 
@@ -203,6 +205,7 @@ mod tests {
             4 => (0_u8..8).prop_map(Step::Take),
             1 => any::<u64>().prop_map(Step::Done),
             1 => any::<usize>().prop_map(Step::PutBack),
+            1 => any::<usize>().prop_map(Step::Recall),
             1 => any::<(usize, u64)>().prop_map(|(which, unit)| Step::Failed(which, unit)),
         ]
     }
@@ -214,7 +217,8 @@ mod tests {
             steps in prop::collection::vec(step(), 0..200),
         ) {
             let tree = Tree::new(units).unwrap();
-            let (mut pool, mut out, mut recorded) = (Pool::new(tree), Vec::new(), 0);
+            let (mut pool, mut out) = (Pool::new(tree), Vec::new());
+            let (mut recorded, mut recalled) = (0, 0);
             for step in steps {
                 match step {
                     Step::Take(level) => {
@@ -222,7 +226,8 @@ mod tests {
                         prop_assert!(taken.as_ref().is_none_or(|(span, _)| span.level <= level));
                         out.extend(taken);
                     }
-                    Step::Done(at) if units > 0 => {
+                    // Where nothing was put back: recorded units are taken before nodes come.
+                    Step::Done(at) if units > 0 && recalled == 0 => {
                         let first = at % units;
                         let range = first..(first + 1 + at / 7 % 9).min(units);
                         let is_free = |unit: u64| {
@@ -244,6 +249,11 @@ mod tests {
                     Step::PutBack(which) if !out.is_empty() => {
                         let (span, tries) = out.swap_remove(which % out.len());
                         pool.put_back(span, tries.unwrap_or_default());
+                    }
+                    Step::Recall(which) if !out.is_empty() => {
+                        let (span, tries) = out.swap_remove(which % out.len());
+                        pool.recall(span, tries.unwrap_or_default());
+                        recalled += 1;
                     }
                     Step::Failed(which, unit) if !out.is_empty() => {
                         let (span, tries) = out.swap_remove(which % out.len());
@@ -268,7 +278,7 @@ mod tests {
                 }
                 prop_assert_eq!(next, units);
                 let levels = usize::from(tree.levels());
-                prop_assert!(pool.fresh.len() <= (2 + recorded) * levels + 1);
+                prop_assert!(pool.fresh.len() <= (2 + recorded + recalled) * levels + 1);
             }
         }
     }

@@ -13,9 +13,9 @@ pub struct Config {
     pub deadline: Duration,
     /// A job fails after so long without a node that asks for work and can hold a unit.
     pub join_wait: Duration,
-    /// Whether a node that has nothing gets what another has had for longest.
+    /// Whether a node that has nothing gets of what others have.
     pub shares: bool,
-    /// A lease that is out for so long goes to a second node even while others are to be given.
+    /// Of a lease that is out for so long an idle node gets even while others are to be given.
     pub overdue: Duration,
     /// The holder of a lease that is out for so long is lost, though it may be
     /// heard of: a kernel can hang.

@@ -67,8 +67,9 @@ fn what_it_computes_is_shorter_if_its_accelerators_say_so() {
     let answer = |units, is_shorter| {
         Action::Say(ToManager::Shortened { epoch: Epoch(1), lease: lease.id, units, is_shorter })
     };
-    assert_eq!(bench.told(shorten(4)), [answer(4, false)], "it is still received");
-    bench.on(Event::Fetched(lease.id));
+    assert_eq!(bench.told(shorten(6)), [answer(6, true)], "it is still received");
+    let computes = Action::Compute(Lease { units: 6, ..lease });
+    assert_eq!(bench.on(Event::Fetched(lease.id)), [computes]);
     assert_eq!(bench.told(shorten(4)), [Action::Shorten(lease.id, 4)]);
     assert_eq!(bench.on(Event::Shortened(lease.id, 4, true)), [answer(4, true)]);
     assert_eq!(bench.told(shorten(4)), [answer(4, true)], "the answer was lost");
