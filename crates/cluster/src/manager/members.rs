@@ -27,7 +27,7 @@ pub(crate) enum Shortening {
         units: u64,
         at: Duration,
     },
-    /// It has not.
+    /// It keeps that: it has begun it, or cannot tell.
     Refused,
 }
 
