@@ -315,9 +315,6 @@ impl<R> Manager<R> {
         actions: &mut Vec<Action<R>>,
     ) {
         let now = self.now;
-        if self.counts(node, (epoch, lease, units)).is_some() {
-            self.shorten((node, lease), units, actions);
-        }
         let member = self.member(node, epoch, actions);
         let Some((held, since)) = member.and_then(|member| member.ends(lease, now)) else {
             self.counters.results_dropped += 1;
@@ -326,14 +323,18 @@ impl<R> Manager<R> {
         let Held { job: id, first, .. } = held;
         self.settle(node, actions);
         let Some(job) = self.jobs.get_mut(&id) else { return actions.push(Action::Drop(result)) };
-        if job.units_out(first) != units {
+        if job.units_out(first) != units && !self.shorten((id, first), (lease, units), actions) {
             // Of units that it was never given.
             self.counters.results_dropped += 1;
-            if let Some(error) = job.lost(first, lease, true, self.config.losses_max) {
+            let losses_max = self.config.losses_max;
+            let lost =
+                self.jobs.get_mut(&id).and_then(|job| job.lost(first, lease, true, losses_max));
+            if let Some(error) = lost {
                 self.fail(id, error, actions);
             }
             return actions.push(Action::Drop(result));
         }
+        let Some(job) = self.jobs.get_mut(&id) else { return actions.push(Action::Drop(result)) };
         let Some(out) = job.end(first) else { return actions.push(Action::Drop(result)) };
         let bytes = job.tree.units(out.span).saturating_mul(job.spec.unit_bytes);
         let took = now.saturating_sub(since);

@@ -127,10 +127,16 @@ impl<R> Job<R> {
         self.pool.spans() > 0 || !self.alone.is_empty()
     }
 
-    /// Of a node, by those whose pace is known.
+    /// Nodes whose pace is known, and their bytes per second together.
+    fn known(&self) -> (usize, f64) {
+        let rates = self.paces.values().filter_map(Pace::rate);
+        rates.fold((0, 0.0), |(known, all), rate| (known + 1, all + rate))
+    }
+
+    /// Of a node, by those.
     pub(crate) fn rate(&self) -> Option<f64> {
-        let rates = || self.paces.values().filter_map(Pace::rate);
-        (rates().count() > 0).then(|| rates().sum::<f64>() / rates().count() as f64)
+        let (known, all) = self.known();
+        (known > 0).then(|| all / known as f64)
     }
 
     /// How long the next lease of `node` is to be, as a power of two.
@@ -141,7 +147,7 @@ impl<R> Job<R> {
             let units = units.saturating_mul(room.nodes);
             return level_of(units.min(lease_bytes_max / self.spec.unit_bytes.max(1)));
         }
-        let rates = || self.paces.values().filter_map(Pace::rate);
+        let (known, rate) = self.known();
         let shares = Shares {
             free: self.pool.units(),
             out: self.out_units,
@@ -149,8 +155,8 @@ impl<R> Job<R> {
             unit_bytes: self.spec.unit_bytes,
             lease_bytes_max,
             nodes,
-            known: rates().count(),
-            rate: rates().sum(),
+            known,
+            rate,
             factor: config.guided_factor,
             lease_cost: config.lease_cost,
             merge_seconds: self.merge_seconds,
@@ -261,9 +267,8 @@ impl<R> Job<R> {
         lease: LeaseId,
     ) -> Option<Vec<Holder>> {
         let span = self.out.get(&first)?.span;
-        self.half_units(span).filter(|half| *half == units)?;
         let (left, right) = self.tree.halves(span)?;
-        let right = right?;
+        let right = right.filter(|_| self.tree.units(left) == units)?;
         self.out_units -= self.tree.units(right);
         let out = self.out.get_mut(&first)?;
         out.span = left;

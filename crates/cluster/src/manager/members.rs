@@ -426,33 +426,37 @@ impl<R> Manager<R> {
         (units, is_shorter): (u64, bool),
         actions: &mut Vec<Action<R>>,
     ) {
-        if is_shorter {
-            return self.shorten((node, lease), units, actions);
-        }
         let held = self.members.get_mut(&node).and_then(|member| member.leases.get_mut(&lease));
-        if let Some(held) = held
-            && matches!(held.shortening, Shortening::Asked { units: asked, .. } if asked == units)
+        let Some(held) = held else { return };
+        let (id, first) = (held.job, held.first);
+        if !is_shorter {
+            if matches!(held.shortening, Shortening::Asked { units: asked, .. } if asked == units) {
+                held.shortening = Shortening::Refused;
+            }
+        } else if self.shorten((id, first), (lease, units), actions)
+            && let Some(member) = self.members.get_mut(&node)
+            && let Some(held) = member.leases.get_mut(&lease)
         {
-            held.shortening = Shortening::Refused;
+            held.shortening = Shortening::No;
         }
     }
 
-    /// A lease has only so many units, if that is the first half: the others are free.
+    /// A lease has only so many units, if that is the first half of the span; whether it is.
+    /// The others are free.
     pub(super) fn shorten(
         &mut self,
-        (node, lease): (NodeId, LeaseId),
-        units: u64,
+        (id, first): (JobId, u64),
+        (lease, units): (LeaseId, u64),
         actions: &mut Vec<Action<R>>,
-    ) {
-        let held = self.members.get_mut(&node).and_then(|member| member.leases.get_mut(&lease));
-        let Some(Held { job: id, first, shortening, .. }) = held else { return };
-        let (id, first) = (*id, *first);
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(others) = job.shorten(first, units, lease) else { return };
-        *shortening = Shortening::No;
+    ) -> bool {
+        let job = self.jobs.get_mut(&id);
+        let Some(others) = job.and_then(|job| job.shorten(first, units, lease)) else {
+            return false;
+        };
         self.counters.shortened += 1;
         // What they have is as long as it was.
         others.iter().for_each(|other| self.withdraw(other, actions));
+        true
     }
 
     /// In how long a lease comes back by the pace of its holder, or that of all where it has none
