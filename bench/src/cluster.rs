@@ -35,6 +35,9 @@ use crate::table::Table;
 use peer::Peer;
 use sweep::Sweep;
 
+/// What a run may take after a loss, in ideal times of those that are left.
+const FAIR: f64 = 1.2;
+
 /// Arguments of `bench cluster`.
 #[derive(Args, Clone, Debug)]
 pub struct ClusterArgs {
@@ -100,6 +103,8 @@ pub enum PartArg {
     Scaling,
     /// Nodes that are slow or die, in virtual time
     Faults,
+    /// A node that dies at each of 100 moments, in virtual time
+    Losses,
     /// Inputs of up to ten times the memory that each process may have: connector against
     /// basic (Figures 5.2 to 5.4), and how much processes take. For root, in control groups;
     /// by mpirun too, if it is Open MPI's
@@ -214,12 +219,13 @@ fn part_in(
         let mut table = match part {
             // They are not for peers.
             PartArg::Limit | PartArg::Kills => continue,
-            PartArg::Load | PartArg::Scaling | PartArg::Faults => {
+            PartArg::Load | PartArg::Scaling | PartArg::Faults | PartArg::Losses => {
                 // Virtual time needs no peers.
                 if peer.manages() {
                     let show = match part {
                         PartArg::Load => simulation::load,
                         PartArg::Scaling => simulation::scaling,
+                        PartArg::Losses => simulation::losses,
                         _ => simulation::faults,
                     };
                     tables.push(show(args.rounds.quick, machine)?);

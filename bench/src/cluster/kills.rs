@@ -11,15 +11,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::FAIR;
 use super::launch::{Mpirun, Ran, Running, between, number, size};
 use super::sweep::write_text;
 use crate::args::show_bytes;
 use crate::machine::Machine;
 use crate::measure::Spread;
 use crate::table::{Cell, Table};
-
-/// What a run may take, in ideal times.
-const FAIR: f64 = 1.2;
 
 /// By how much was left when the loss was told, in parts of all.
 const LEFT: [(&str, f64, f64); 4] = [
@@ -54,12 +52,36 @@ struct Loss {
     seconds: f64,
     /// What a run of all by those that are left takes, by the ones before and after this.
     whole: f64,
+    /// How much longer this run took for what it did before than an undisturbed one of as many
+    /// processes; not known where less was done by then than was left.
+    slower: Option<f64>,
 }
 
 impl Loss {
     /// How long it took, in the time that those who are left need for `bytes` of so many.
     fn over(&self, bytes: u64, of: u64) -> f64 {
         self.seconds / (self.whole * bytes as f64 / of as f64)
+    }
+
+    /// The same for all that was left, if the machine was as slow as before, however fast it was
+    /// in the runs beside.
+    fn over_at_its_pace(&self, of: u64) -> f64 {
+        self.over(self.left_bytes, of) / self.slower.unwrap_or(1.0)
+    }
+}
+
+/// What runs take that nobody disturbs.
+#[derive(Clone, Copy, Debug)]
+struct Undisturbed {
+    /// Of all processes, and of those that are left when one is lost.
+    all: f64,
+    left: f64,
+}
+
+impl Undisturbed {
+    fn between(self, next: Self) -> Self {
+        let all = f64::midpoint(self.all, next.all);
+        Self { all, left: f64::midpoint(self.left, next.left) }
     }
 }
 
@@ -124,8 +146,13 @@ impl Runs<'_> {
         })
     }
 
-    /// Seconds of a run of so many that nobody disturbs.
-    fn undisturbed(&self, processes: u32) -> anyhow::Result<f64> {
+    fn undisturbed(&self) -> anyhow::Result<Undisturbed> {
+        let left = self.seconds(self.processes - 1)?;
+        Ok(Undisturbed { all: self.seconds(self.processes)?, left })
+    }
+
+    /// Of a run of so many that nobody disturbs.
+    fn seconds(&self, processes: u32) -> anyhow::Result<f64> {
         let ran = self.start(processes)?.end(|| ())?;
         ran.check()?;
         anyhow::ensure!(ran.output == self.answer, "{processes} processes find something else");
@@ -153,7 +180,7 @@ impl Runs<'_> {
         Ok((running.end(|| ())?, was_killed))
     }
 
-    fn went(&self, ran: &Ran, was_killed: bool, whole: f64) -> anyhow::Result<Went> {
+    fn went(&self, ran: &Ran, was_killed: bool, beside: Undisturbed) -> anyhow::Result<Went> {
         let Some(lost) = between(&ran.said, "the last after ", ";") else {
             return Ok(if was_killed { Went::Late } else { Went::Over });
         };
@@ -170,35 +197,41 @@ impl Runs<'_> {
         }
         let left = left_bytes as f64 / self.bytes as f64;
         let seconds = ran.seconds()? - after;
-        Ok(Went::Lost(Loss { left, left_bytes, out_bytes, seconds, whole }))
+        // Half of what the others have in hand is done, as it comes.
+        let done = 1.0 - left + out_bytes.min(left_bytes) as f64 / 2.0 / self.bytes as f64;
+        let slower = (left < 0.5).then(|| after / done / beside.all);
+        let whole = beside.left;
+        Ok(Went::Lost(Loss { left, left_bytes, out_bytes, seconds, whole, slower }))
     }
 
     fn table(&self, runs: usize, seed: u64, machine: &Machine) -> anyhow::Result<Table> {
         let (mut draw, processes) = (Draw { seed, drawn: 0 }, self.processes);
-        let most = Duration::from_secs_f64(self.undisturbed(processes)?);
-        let mut before = self.undisturbed(processes - 1)?;
-        let mut undisturbed = vec![before];
+        let mut before = self.undisturbed()?;
+        let mut undisturbed = vec![before.left];
         let (mut right, mut late, mut over) = (0_usize, 0_usize, 0_usize);
         let mut losses = Vec::new();
         for run in 0..runs {
             let worker = 1 + (draw.next() * f64::from(processes - 1)) as u32;
-            let after = most.mul_f64(draw.next());
+            let after = Duration::from_secs_f64(before.all * draw.next());
             let (ran, was_killed) = self.killed(worker, after)?;
             right += usize::from(ran.output == self.answer);
             if ran.output != self.answer {
                 eprintln!("run {run} of seed {seed}: another answer; it said: {}", ran.said.trim());
                 continue;
             }
-            let next = self.undisturbed(processes - 1)?;
-            undisturbed.push(next);
-            let whole = f64::midpoint(before, next);
+            let next = self.undisturbed()?;
+            undisturbed.push(next.left);
+            let beside = before.between(next);
             before = next;
-            match self.went(&ran, was_killed, whole)? {
+            match self.went(&ran, was_killed, beside)? {
                 Went::Lost(loss) => {
                     let ratio = loss.over(loss.left_bytes, self.bytes);
                     if ratio > FAIR {
-                        let said = ran.said.trim();
-                        eprintln!("run {run} of seed {seed}: {ratio:.2} of ideal; it said: {said}");
+                        let (own, said) = (loss.over_at_its_pace(self.bytes), ran.said.trim());
+                        eprintln!(
+                            "run {run} of seed {seed}: {ratio:.2} of ideal, {own:.2} by its pace \
+                             before; it said: {said}"
+                        );
                     }
                     losses.push(loss);
                 }
@@ -217,6 +250,7 @@ impl Runs<'_> {
             ("time / ideal", "x"),
             ("worst", "x"),
             ("over 1.2", "runs"),
+            ("at its pace", "runs"),
             ("less in hand", "x"),
         ];
         let mut table = Table::new(title, machine, &columns);
@@ -225,6 +259,10 @@ impl Runs<'_> {
             let ideals = Spread::of(chosen().map(|loss| loss.whole * loss.left));
             let times = || chosen().map(|loss| loss.over(loss.left_bytes, self.bytes));
             let unfair = times().filter(|time| *time > FAIR).count();
+            let at_its_pace = times()
+                .zip(chosen().map(|loss| loss.over_at_its_pace(self.bytes)))
+                .filter(|(time, own)| *time > FAIR && *own > FAIR);
+            let at_its_pace = at_its_pace.count();
             let times = Spread::of(times());
             let less = Spread::of(chosen().map(|loss| {
                 let done_bytes = loss.out_bytes.min(loss.left_bytes) / 2;
@@ -237,6 +275,7 @@ impl Runs<'_> {
                 times.median.into(),
                 times.max.into(),
                 unfair.into(),
+                at_its_pace.into(),
                 less.median.into(),
             ]);
         }
@@ -249,7 +288,8 @@ impl Runs<'_> {
         table.note(format!(
             "ideal: what had no result when the manager was told of the loss, at the rate of the \
              undisturbed runs of {} processes before and after; time: from then to the end; \
-             less in hand: if half of what the others were at was done; nobody was killed: \
+             at its pace: also over if the machine stayed as slow as it was in this run before, \
+             beside undisturbed runs of {processes} (known where half is done); less in hand: if half of what the others were at was done; nobody was killed: \
              each undisturbed run by those before and after it, which is how far runs differ \
              that nothing happened to",
             processes - 1
@@ -259,7 +299,7 @@ impl Runs<'_> {
 }
 
 /// The row of runs that nothing happened to, each by its neighbours.
-fn alike(seconds: &[f64]) -> [Cell; 7] {
+fn alike(seconds: &[f64]) -> [Cell; 8] {
     let over = |runs: &[f64]| match runs {
         [before, run, after] => run / f64::midpoint(*before, *after),
         _ => 1.0,
@@ -273,6 +313,7 @@ fn alike(seconds: &[f64]) -> [Cell; 7] {
         found.median.into(),
         found.max.into(),
         unfair.into(),
+        Cell::Missing,
         Cell::Missing,
     ]
 }
@@ -323,7 +364,7 @@ mod tests {
         let of = |count: usize, ratio: f64, worst: f64, over: usize| {
             [Cell::from(count), ratio.into(), worst.into(), over.into()]
         };
-        let [_, count, ideal, ratio, worst, over, _] = alike(&[1.0, 1.5, 1.0, 1.0, 1.0]);
+        let [_, count, ideal, ratio, worst, over, ..] = alike(&[1.0, 1.5, 1.0, 1.0, 1.0]);
         assert_eq!([count, ratio, worst, over], of(3, 1.0, 1.5, 1));
         assert_eq!(ideal, 1.0.into());
         let [_, count, ..] = alike(&[1.0, 2.0]);

@@ -8,8 +8,10 @@ use cluster::simulated::host::Host;
 use cluster::simulated::tree::{self, Tree};
 use cluster::simulated::world::{MS, Settings, What, World};
 
+use super::FAIR;
 use crate::args::show_bytes;
 use crate::machine::Machine;
+use crate::measure::Spread;
 use crate::table::{Cell, Table};
 
 const MIB: u64 = 1 << 20;
@@ -74,8 +76,13 @@ impl Run {
         anyhow::ensure!(sum(found) == sum(&expected), "a run in virtual time has a wrong result");
         let seconds = (ended - MS) as f64 / 1e9;
         let merges = world.manager.counters().results.saturating_sub(1);
-        let again = world.manager.counters().given_again;
-        Ok(Took { seconds, messages: world.messages, merges, again })
+        let counters = world.manager.counters();
+        let again = counters.given_again;
+        let after_loss = counters.last_loss.filter(|loss| loss.bytes_left > 0).map(|loss| {
+            let seconds = ended as f64 / 1e9 - loss.after.as_secs_f64();
+            AfterLoss { seconds, bytes_left: loss.bytes_left }
+        });
+        Ok(Took { seconds, messages: world.messages, merges, again, after_loss })
     }
 }
 
@@ -85,6 +92,13 @@ struct Took {
     messages: u64,
     merges: u64,
     again: u64,
+    after_loss: Option<AfterLoss>,
+}
+
+/// From when the manager was told of the last death, and there was something to do.
+struct AfterLoss {
+    seconds: f64,
+    bytes_left: u64,
 }
 
 fn model(settings: &Settings) -> String {
@@ -268,6 +282,63 @@ pub(super) fn faults(is_quick: bool, machine: &Machine) -> anyhow::Result<Table>
     table.note(format!(
         "ideal: what the nodes there are need to compute; a death is reported after {} ms, and what \
          the dead had, computed in part, is computed again",
+        REPORTED_NS / MS
+    ));
+    Ok(table)
+}
+
+/// A node that dies at each of many moments, of a job whose leases cost what those of wordcount do.
+pub(super) fn losses(is_quick: bool, machine: &Machine) -> anyhow::Result<Table> {
+    const NODE_BYTES_PER_SECOND: u64 = 300_000_000;
+    const UNIT_BYTES: u64 = 256 << 10;
+    const LEASE_NS: u64 = 2 * MS;
+    let moments: u64 = if is_quick { 4 } else { 100 };
+    let title = format!("cluster: one of some nodes dies at each of {moments} moments");
+    let columns = [
+        ("nodes", ""),
+        ("input", ""),
+        ("runs", ""),
+        ("time / ideal", "x"),
+        ("worst", "x"),
+        ("its ideal", "ms"),
+        ("over 1.2", "runs"),
+    ];
+    let mut table = Table::new(title, machine, &columns);
+    let ns = UNIT_BYTES * 1_000_000_000 / NODE_BYTES_PER_SECOND;
+    let settings = Settings { lease_ns: LEASE_NS, merge_ns: 6 * MS / 5, ..Settings::default() };
+    for (nodes, gib) in [(3, 1), (3, 2), (3, 16), (8, 2), (8, 16)] {
+        let units = gib * (1 << 30) / UNIT_BYTES / if is_quick { 64 } else { 1 };
+        let mut run = Run::new(nodes, ns, units);
+        (run.unit_bytes, run.settings) = (UNIT_BYTES, settings.clone());
+        let whole = (run.run()?.seconds * 1e9) as u64;
+        let mut found = Vec::new();
+        for moment in 0..moments {
+            run.deaths = vec![(1, whole * (2 * moment + 1) / (2 * moments))];
+            let Some(AfterLoss { seconds, bytes_left }) = run.run()?.after_loss else { continue };
+            let rate = (NODE_BYTES_PER_SECOND * (nodes as u64 - 1)) as f64;
+            let ideal = bytes_left as f64 / rate;
+            found.push((seconds / ideal, ideal));
+        }
+        let over = Spread::of(found.iter().map(|(over, _)| *over));
+        let worst = found.iter().max_by(|one, other| one.0.total_cmp(&other.0));
+        table.row([
+            nodes.into(),
+            show_bytes(units * UNIT_BYTES).into(),
+            found.len().into(),
+            over.median.into(),
+            over.max.into(),
+            worst.map_or(Cell::Missing, |(_, ideal)| (ideal * 1e3).into()),
+            found.iter().filter(|(over, _)| *over > FAIR).count().into(),
+        ]);
+    }
+    table.note(model(&settings));
+    table.note(format!(
+        "units of {}, nodes of {} MB/s, {} ms of a node for each lease; ideal: what had no result when \
+         the manager was told, {} ms after, by the nodes that are left, at their rate without leases; \
+         its ideal: of the worst run",
+        show_bytes(UNIT_BYTES),
+        NODE_BYTES_PER_SECOND / 1_000_000,
+        LEASE_NS / MS,
         REPORTED_NS / MS
     ));
     Ok(table)

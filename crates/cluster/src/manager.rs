@@ -6,6 +6,7 @@ mod merges;
 mod pace;
 mod pool;
 mod settings;
+mod sharing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;

@@ -304,7 +304,8 @@ impl World {
         if host.computing == Some(id) {
             let lease = host.under_way.get(&id);
             let took = lease.map_or(0, |lease| lease.units * host.ns_per_unit);
-            if host.hangs || (took < 500 * MS && self.random.one_in(2)) {
+            let (goes_on, is_soon_done) = (self.settings.goes_on, took < 500 * MS);
+            if host.hangs || (goes_on > 0 && is_soon_done && self.random.one_in(goes_on)) {
                 return;
             }
             late = self.random.below(host.ns_per_unit);

@@ -36,6 +36,8 @@ pub struct Settings {
     pub garbled: u64,
     /// Does not come.
     pub lost: u64,
+    /// One lease in so many that is stopped while it is computed goes on to its end; 0: none.
+    pub goes_on: u64,
 }
 
 impl Default for Settings {
@@ -52,6 +54,7 @@ impl Default for Settings {
             twice: 0,
             garbled: 0,
             lost: 0,
+            goes_on: 0,
         }
     }
 }

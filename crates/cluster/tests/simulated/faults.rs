@@ -69,6 +69,7 @@ fn settings(random: &mut Random) -> Settings {
         twice: random.pick(&[0, 5, 50]),
         garbled: random.pick(&[0, 0, 0, 20, 200]),
         lost: random.pick(&[0, 0, 0, 20, 200]),
+        goes_on: 2,
         ..Settings::default()
     }
 }
