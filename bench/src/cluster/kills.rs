@@ -52,36 +52,12 @@ struct Loss {
     seconds: f64,
     /// What a run of all by those that are left takes, by the ones before and after this.
     whole: f64,
-    /// How much longer this run took for what it did before than an undisturbed one of as many
-    /// processes; not known where less was done by then than was left.
-    slower: Option<f64>,
 }
 
 impl Loss {
     /// How long it took, in the time that those who are left need for `bytes` of so many.
     fn over(&self, bytes: u64, of: u64) -> f64 {
         self.seconds / (self.whole * bytes as f64 / of as f64)
-    }
-
-    /// The same for all that was left, if the machine was as slow as before, however fast it was
-    /// in the runs beside.
-    fn over_at_its_pace(&self, of: u64) -> f64 {
-        self.over(self.left_bytes, of) / self.slower.unwrap_or(1.0)
-    }
-}
-
-/// What runs take that nobody disturbs.
-#[derive(Clone, Copy, Debug)]
-struct Undisturbed {
-    /// Of all processes, and of those that are left when one is lost.
-    all: f64,
-    left: f64,
-}
-
-impl Undisturbed {
-    fn between(self, next: Self) -> Self {
-        let all = f64::midpoint(self.all, next.all);
-        Self { all, left: f64::midpoint(self.left, next.left) }
     }
 }
 
@@ -146,13 +122,8 @@ impl Runs<'_> {
         })
     }
 
-    fn undisturbed(&self) -> anyhow::Result<Undisturbed> {
-        let left = self.seconds(self.processes - 1)?;
-        Ok(Undisturbed { all: self.seconds(self.processes)?, left })
-    }
-
-    /// Of a run of so many that nobody disturbs.
-    fn seconds(&self, processes: u32) -> anyhow::Result<f64> {
+    /// Seconds of a run of so many that nobody disturbs.
+    fn undisturbed(&self, processes: u32) -> anyhow::Result<f64> {
         let ran = self.start(processes)?.end(|| ())?;
         ran.check()?;
         anyhow::ensure!(ran.output == self.answer, "{processes} processes find something else");
@@ -180,7 +151,7 @@ impl Runs<'_> {
         Ok((running.end(|| ())?, was_killed))
     }
 
-    fn went(&self, ran: &Ran, was_killed: bool, beside: Undisturbed) -> anyhow::Result<Went> {
+    fn went(&self, ran: &Ran, was_killed: bool, whole: f64) -> anyhow::Result<Went> {
         let Some(lost) = between(&ran.said, "the last after ", ";") else {
             return Ok(if was_killed { Went::Late } else { Went::Over });
         };
@@ -197,41 +168,37 @@ impl Runs<'_> {
         }
         let left = left_bytes as f64 / self.bytes as f64;
         let seconds = ran.seconds()? - after;
-        // Half of what the others have in hand is done, as it comes.
-        let done = 1.0 - left + out_bytes.min(left_bytes) as f64 / 2.0 / self.bytes as f64;
-        let slower = (left < 0.5).then(|| after / done / beside.all);
-        let whole = beside.left;
-        Ok(Went::Lost(Loss { left, left_bytes, out_bytes, seconds, whole, slower }))
+        Ok(Went::Lost(Loss { left, left_bytes, out_bytes, seconds, whole }))
     }
 
     fn table(&self, runs: usize, seed: u64, machine: &Machine) -> anyhow::Result<Table> {
         let (mut draw, processes) = (Draw { seed, drawn: 0 }, self.processes);
-        let mut before = self.undisturbed()?;
-        let mut undisturbed = vec![before.left];
+        let whole = self.undisturbed(processes)?;
+        let mut before = self.undisturbed(processes - 1)?;
+        // So much longer runs of all take, for they share cores.
+        let longer = whole / before;
+        let mut undisturbed = vec![before];
         let (mut right, mut late, mut over) = (0_usize, 0_usize, 0_usize);
         let mut losses = Vec::new();
         for run in 0..runs {
             let worker = 1 + (draw.next() * f64::from(processes - 1)) as u32;
-            let after = Duration::from_secs_f64(before.all * draw.next());
+            let after = Duration::from_secs_f64(before * longer * draw.next());
             let (ran, was_killed) = self.killed(worker, after)?;
             right += usize::from(ran.output == self.answer);
             if ran.output != self.answer {
                 eprintln!("run {run} of seed {seed}: another answer; it said: {}", ran.said.trim());
                 continue;
             }
-            let next = self.undisturbed()?;
-            undisturbed.push(next.left);
-            let beside = before.between(next);
+            let next = self.undisturbed(processes - 1)?;
+            undisturbed.push(next);
+            let whole = f64::midpoint(before, next);
             before = next;
-            match self.went(&ran, was_killed, beside)? {
+            match self.went(&ran, was_killed, whole)? {
                 Went::Lost(loss) => {
                     let ratio = loss.over(loss.left_bytes, self.bytes);
                     if ratio > FAIR {
-                        let (own, said) = (loss.over_at_its_pace(self.bytes), ran.said.trim());
-                        eprintln!(
-                            "run {run} of seed {seed}: {ratio:.2} of ideal, {own:.2} by its pace \
-                             before; it said: {said}"
-                        );
+                        let said = ran.said.trim();
+                        eprintln!("run {run} of seed {seed}: {ratio:.2} of ideal; it said: {said}");
                     }
                     losses.push(loss);
                 }
@@ -250,7 +217,6 @@ impl Runs<'_> {
             ("time / ideal", "x"),
             ("worst", "x"),
             ("over 1.2", "runs"),
-            ("at its pace", "runs"),
             ("less in hand", "x"),
         ];
         let mut table = Table::new(title, machine, &columns);
@@ -259,10 +225,6 @@ impl Runs<'_> {
             let ideals = Spread::of(chosen().map(|loss| loss.whole * loss.left));
             let times = || chosen().map(|loss| loss.over(loss.left_bytes, self.bytes));
             let unfair = times().filter(|time| *time > FAIR).count();
-            let at_its_pace = times()
-                .zip(chosen().map(|loss| loss.over_at_its_pace(self.bytes)))
-                .filter(|(time, own)| *time > FAIR && *own > FAIR);
-            let at_its_pace = at_its_pace.count();
             let times = Spread::of(times());
             let less = Spread::of(chosen().map(|loss| {
                 let done_bytes = loss.out_bytes.min(loss.left_bytes) / 2;
@@ -275,7 +237,6 @@ impl Runs<'_> {
                 times.median.into(),
                 times.max.into(),
                 unfair.into(),
-                at_its_pace.into(),
                 less.median.into(),
             ]);
         }
@@ -288,8 +249,7 @@ impl Runs<'_> {
         table.note(format!(
             "ideal: what had no result when the manager was told of the loss, at the rate of the \
              undisturbed runs of {} processes before and after; time: from then to the end; \
-             at its pace: also over if the machine stayed as slow as it was in this run before, \
-             beside undisturbed runs of {processes} (known where half is done); less in hand: if half of what the others were at was done; nobody was killed: \
+             less in hand: if half of what the others were at was done; nobody was killed: \
              each undisturbed run by those before and after it, which is how far runs differ \
              that nothing happened to",
             processes - 1
@@ -299,7 +259,7 @@ impl Runs<'_> {
 }
 
 /// The row of runs that nothing happened to, each by its neighbours.
-fn alike(seconds: &[f64]) -> [Cell; 8] {
+fn alike(seconds: &[f64]) -> [Cell; 7] {
     let over = |runs: &[f64]| match runs {
         [before, run, after] => run / f64::midpoint(*before, *after),
         _ => 1.0,
@@ -313,7 +273,6 @@ fn alike(seconds: &[f64]) -> [Cell; 8] {
         found.median.into(),
         found.max.into(),
         unfair.into(),
-        Cell::Missing,
         Cell::Missing,
     ]
 }
@@ -364,7 +323,7 @@ mod tests {
         let of = |count: usize, ratio: f64, worst: f64, over: usize| {
             [Cell::from(count), ratio.into(), worst.into(), over.into()]
         };
-        let [_, count, ideal, ratio, worst, over, ..] = alike(&[1.0, 1.5, 1.0, 1.0, 1.0]);
+        let [_, count, ideal, ratio, worst, over, _] = alike(&[1.0, 1.5, 1.0, 1.0, 1.0]);
         assert_eq!([count, ratio, worst, over], of(3, 1.0, 1.5, 1));
         assert_eq!(ideal, 1.0.into());
         let [_, count, ..] = alike(&[1.0, 2.0]);

@@ -60,7 +60,7 @@ impl Run {
         world.job(MS, JOB.0, JobSpec { units, unit_bytes, merging, lease_units });
         world.at(2 * MS, What::Manager(Event::Drain));
         for (at, ns) in &self.deaths {
-            world.at(MS + ns, What::Kill(*at));
+            world.at(MS + ns, What::Die(*at));
             let lost = Event::Lost(NodeId(u32::try_from(*at)?));
             world.at(MS + ns + REPORTED_NS, What::Manager(lost));
         }
@@ -335,7 +335,7 @@ pub(super) fn losses(is_quick: bool, machine: &Machine) -> anyhow::Result<Table>
     table.note(format!(
         "units of {}, nodes of {} MB/s, {} ms of a node for each lease; ideal: what had no result when \
          the manager was told, {} ms after, by the nodes that are left, at their rate without leases; \
-         its ideal: of the worst run",
+         its ideal: of the worst run; what is withdrawn ends with the unit under way",
         show_bytes(UNIT_BYTES),
         NODE_BYTES_PER_SECOND / 1_000_000,
         LEASE_NS / MS,

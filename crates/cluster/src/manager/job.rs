@@ -246,20 +246,6 @@ impl<R> Job<R> {
         out.shares += 1;
     }
 
-    /// Those who have a span that another had before them, after these.
-    pub(crate) fn doubled(&self) -> impl Iterator<Item = (Holder, Holder)> {
-        self.out.values().filter_map(|out| match out.holders[..] {
-            [first, second] => Some((first, second)),
-            _ => None,
-        })
-    }
-
-    /// Takes a span that is out from the second who has it.
-    pub(crate) fn leave_to_first(&mut self, first: u64, second: LeaseId) {
-        // Another has it, so it is not free.
-        self.give_up(first, second);
-    }
-
     /// Units of the first half of a span, if it has two.
     pub(crate) fn half_units(&self, span: Span) -> Option<u64> {
         let (left, right) = self.tree.halves(span)?;

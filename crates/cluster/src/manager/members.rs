@@ -231,7 +231,6 @@ impl<R> Manager<R> {
         // A node computes its oldest lease, and may have begun the next one, which is not blamed.
         let computed = member.leases.first_key_value().map(|(lease, _)| *lease);
         self.give_up(node, member, computed, actions);
-        self.free_seconds(actions);
         let (mut bytes_left, mut bytes_out) = (0_u64, 0_u64);
         for job in self.jobs.values() {
             let out_bytes = job.out_bytes();

@@ -202,26 +202,6 @@ impl<R> Manager<R> {
         (bytes as f64 / rate - since.as_secs_f64()).abs()
     }
 
-    /// After a loss there are units that nobody has: who computes a second time what another will
-    /// bring sooner gets of these instead.
-    pub(super) fn free_seconds(&mut self, actions: &mut Vec<Action<R>>) {
-        let mut later = Vec::new();
-        for (id, job) in self.jobs.iter().filter(|(_, job)| job.pool.spans() > 0) {
-            let of_two = job.doubled().filter(|(first, second)| {
-                self.seconds_left(job, *first) <= self.seconds_left(job, *second)
-            });
-            later.extend(of_two.map(|(_, second)| (*id, second)));
-        }
-        for (id, second) in later {
-            let first = self.members.get(&second.node).and_then(|of| of.leases.get(&second.lease));
-            let Some(Held { first, .. }) = first.copied() else { continue };
-            if let Some(job) = self.jobs.get_mut(&id) {
-                job.leave_to_first(first, second.lease);
-            }
-            self.withdraw(&second, actions);
-        }
-    }
-
     fn give(&mut self, node: NodeId, lease: Lease) -> Option<Lease> {
         self.serial = lease.id.0;
         self.counters.given += 1;

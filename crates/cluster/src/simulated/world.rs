@@ -36,7 +36,8 @@ pub struct Settings {
     pub garbled: u64,
     /// Does not come.
     pub lost: u64,
-    /// One lease in so many that is stopped while it is computed goes on to its end; 0: none.
+    /// One lease in so many that is stopped while it is computed, and takes less than 500 ms, goes
+    /// on to its end; 0: none, each stops after the unit under way, as real ones do.
     pub goes_on: u64,
 }
 
@@ -70,7 +71,10 @@ pub enum What {
     Merged(JobId, MergeId, Result<Found, String>),
     Manager(Event<Found>),
     Start(usize),
+    /// A process ends, which the transport reports within 300 ms or not at all.
     Kill(usize),
+    /// It ends, and nothing reports that.
+    Die(usize),
     Pause(usize),
     Resume(usize),
     Leave(usize),
@@ -248,6 +252,7 @@ impl World {
                     self.after(late, What::Manager(Event::Lost(NodeId(at as u32))));
                 }
             }
+            What::Die(at) => self.kill(at),
             What::Pause(at) => self.pause(at),
             What::Resume(at) => self.resume(at),
             What::Leave(at) => self.leave(at),

@@ -77,33 +77,33 @@ fn one_slow_node_of_eight_costs_no_more_than_its_share() {
 #[test]
 fn a_lost_node_costs_no_more_than_its_share() {
     // Leases that cost what those of a table of words do, 256 KiB at 300 MB/s.
+    const UNIT_BYTES: u64 = 256 << 10;
     const NS_PER_UNIT: u64 = 870_000;
     let settings = Settings { lease_ns: 2 * MS, merge_ns: 6 * MS / 5, ..Settings::default() };
     for (nodes, units) in [(3, 8192), (3, 65_536), (8, 65_536)] {
-        let after_death = |at: u64| {
+        // After the loss was told, in the time that the others need for what was left.
+        let over_ideal = |death: u64| {
             let hosts: Vec<_> = (0..nodes).map(|_| Host::new(NS_PER_UNIT, 2)).collect();
             let mut world = World::new(Config::default(), settings.clone(), hosts, 1);
             (0..nodes).for_each(|at| world.at(0, What::Start(at)));
             let merging = Merging::AlongTree;
-            world.job(MS, 1, JobSpec { units, unit_bytes: MIB / 4, merging, lease_units: None });
+            world.job(MS, 1, JobSpec { units, unit_bytes: UNIT_BYTES, merging, lease_units: None });
             world.at(2 * MS, What::Manager(Event::Drain));
-            world.at(MS + at, What::Kill(1));
-            world.at(MS + at + 50 * MS, What::Manager(Event::Lost(NodeId(1))));
+            world.at(death, What::Die(1));
+            world.at(death + 50 * MS, What::Manager(Event::Lost(NodeId(1))));
             world.run(10_000_000);
             let (ended, how) = world.jobs[&JobId(1)].ended.as_ref().expect("it ended");
             assert_eq!(how.as_ref().unwrap().as_ref().unwrap().units, units);
-            let loss = world.manager.counters().last_loss.expect("it was told of");
-            let ideal = loss.bytes_left / (MIB / 4) * NS_PER_UNIT / (nodes as u64 - 1);
-            (ended.saturating_sub(loss.after.as_nanos() as u64), ideal)
+            let loss = world.manager.counters().last_loss.filter(|loss| loss.bytes_left > 0)?;
+            let ideal = (loss.bytes_left / UNIT_BYTES * NS_PER_UNIT) as f64 / (nodes - 1) as f64;
+            Some((*ended as f64 - loss.after.as_nanos() as f64) / ideal)
         };
         let whole = units * NS_PER_UNIT / nodes as u64;
-        let times = (0..100).map(|moment| after_death(whole * moment / 100));
-        let (took, ideal) = times
-            .max_by(|one, other| (one.0 * other.1).cmp(&(other.0 * one.1)))
-            .expect("there are some");
-        let ratio = took as f64 / ideal as f64;
-        println!("{nodes} nodes, {units} units: at worst {ratio:.3} of the ideal {ideal} ns");
-        assert!(ratio <= 1.2, "{ratio}");
+        let ratios: Vec<_> =
+            (0..100).filter_map(|moment| over_ideal(MS + whole * moment / 100)).collect();
+        let worst = ratios.iter().copied().fold(0.0, f64::max);
+        println!("{nodes} nodes, {units} units, {} deaths: {worst:.3} at worst", ratios.len());
+        assert!(ratios.len() >= 90 && worst <= 1.2, "{ratios:?}");
     }
 }
 

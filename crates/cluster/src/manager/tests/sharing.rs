@@ -169,43 +169,6 @@ fn what_its_holder_has_not_begun_is_taken_from_it() {
     assert_eq!(bench.manager.counters().given_twice, 0);
 }
 
-/// Leases that are withdrawn.
-fn withdrawn(did: &[Action<String>]) -> Vec<LeaseId> {
-    let of = |action: &Action<String>| match action {
-        Action::Tell(_, ToNode::Withdraw { lease, .. }) => Some(*lease),
-        _ => None,
-    };
-    did.iter().filter_map(of).collect()
-}
-
-#[test]
-fn who_computes_a_second_time_gets_of_what_a_lost_node_had() {
-    let mut bench = bench();
-    let epochs = [0, 1, 2].map(|node| bench.joins(node));
-    assert_eq!(ranges(&bench.asks(0, epochs[0], 1)), [(0, 4)]);
-    assert_eq!(ranges(&bench.asks(1, epochs[1], 1)), [(4, 4)]);
-    let second = bench.asks(2, epochs[2], 1);
-    assert_eq!(ranges(&second), [(0, 4)]);
-    let did = bench.on(Event::Lost(NodeId(1)));
-    assert_eq!(withdrawn(&did), [second[0].id]);
-    assert_eq!(ranges(&bench.asks(2, epochs[2], 2)), [(4, 2)]);
-}
-
-#[test]
-fn who_will_bring_it_sooner_keeps_it() {
-    let (mut bench, [quick, slow], _) = paced();
-    bench.now += Duration::from_secs(22);
-    bench.beats(0, quick);
-    bench.beats(1, slow);
-    let others = [2, 3, 4].map(|node| (node, bench.joins(node)));
-    let got = others.map(|(node, epoch)| bench.asks(node, epoch, 1)[0]);
-    // One is late by 21 s, the next not begun, the third late by 12 s.
-    assert_eq!(ranges(&got), [(4, 1), (5, 1), (6, 1)]);
-    let did = bench.on(Event::Lost(NodeId(3)));
-    assert_eq!(withdrawn(&did), []);
-    assert_eq!(ranges(&bench.asks(2, others[0].1, 2)), [(5, 1)]);
-}
-
 #[test]
 fn no_third_node_gets_what_two_have() {
     let mut bench = bench();
