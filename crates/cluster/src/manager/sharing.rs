@@ -67,16 +67,18 @@ impl<R> Manager<R> {
 
     /// Of the lease whose result is expected last: there it gains most (LATE: Zaharia et al.,
     /// "Improving MapReduce performance in heterogeneous environments", 2008). A part of it, if
-    /// its holder has not begun it, who loses it; else all, as a second one.
+    /// its holder has not begun it, who loses it; else its second half, for which the holder is
+    /// asked; all, as a second one, if that keeps it.
     fn share(
         &mut self,
         node: NodeId,
         is_due: impl Fn(Duration) -> bool,
         actions: &mut Vec<Action<R>>,
     ) -> Option<Lease> {
-        let buffer_bytes = self.members.get(&node)?.buffer_bytes;
+        let member = self.members.get(&node)?;
+        let buffer_bytes = member.buffer_bytes;
         // It is about to get a half.
-        if self.members.get(&node)?.awaits.is_some_and(|of| self.is_asked(of)) {
+        if member.awaits.is_some_and(|of| self.is_asked(of)) {
             return None;
         }
         let given = |of: Holder| Some(self.members.get(&of.node)?.leases.get(&of.lease)?.given);

@@ -76,7 +76,8 @@ fn one_slow_node_of_eight_costs_no_more_than_its_share() {
 
 #[test]
 fn a_lost_node_costs_no_more_than_its_share() {
-    // Leases that cost what those of a table of words do, 256 KiB at 300 MB/s.
+    // Leases that cost what those of a table of words do, 256 KiB at 300 MB/s. It holds for these
+    // moments without sharing as well, whose own tests are the manager's.
     const UNIT_BYTES: u64 = 256 << 10;
     const NS_PER_UNIT: u64 = 870_000;
     let settings = Settings { lease_ns: 2 * MS, merge_ns: 6 * MS / 5, ..Settings::default() };
